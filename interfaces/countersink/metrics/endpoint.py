@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in its thread, then let a waiting one be answered."""
+        """Answer a connection in its thread. Then a connection that waits can be answered."""
         head = threading.Timer(HEAD_S, _end_reading, (request,))
         head.daemon = True
         head.start()
@@ -143,8 +143,8 @@ class _Server(ThreadingHTTPServer):
 
 
 def _end_reading(connection: socket.socket) -> None:
-    """End the reading of a connection, as if the client had sent no more. An answer can still be
-    sent."""
+    """Stop reading from a connection, as if the client would send nothing more. An answer can still
+    be sent."""
     with suppress(OSError):  # it is closed already
         connection.shutdown(socket.SHUT_RD)
 
@@ -237,7 +237,7 @@ class _SampleCollector(Collector):
 
 
 def render(samples: Samples, accept: str) -> tuple[bytes, str]:
-    """Return samples as text, together with those of this process (CPU, memory ...).
+    """Return samples as text, together with samples of this process (CPU, memory ...).
 
     Args:
         samples: the samples, in any order.

@@ -43,10 +43,10 @@ class CachedAnswer(Generic[Answer]):
         ask: the function; it may raise, and it may hang.
         kept_s: minimum seconds for which a result, or an error, is kept.
         within_s: seconds after the start of a call at which callers stop waiting for it.
-        kept_factor: a result is kept for the duration of its call times this factor, if that is
-            longer than ``kept_s``.
-        max_kept_s: maximum seconds for which ``kept_factor`` keeps a result: the server may have
-            been slow just once.
+        kept_factor: a result is kept for longer than ``kept_s`` if its call took long: for the
+            duration of the call times this factor.
+        max_kept_s: maximum seconds for which a result is kept because of ``kept_factor``. The
+            server may have been slow just once.
 
     Attributes:
         last: the last call, running or ended; None before the first call.
@@ -72,19 +72,20 @@ class CachedAnswer(Generic[Answer]):
         self._kept_until = 0.0
 
     def get(self) -> Answer:
-        """Return the kept result; if there is none, wait for the running call, or for a new one,
-        and return its result.
+        """Return the kept result. If there is none, wait for the call that is running, or start a
+        call and wait for it; return its result.
 
         Raises:
-            TimeoutError: the call has taken ``within_s`` seconds since its start; it goes on.
-            Exception: whatever ``ask`` raises; it is kept and raised again, as a result is.
+            TimeoutError: the call has no result ``within_s`` seconds after its start. It goes on.
+            Exception: ``ask`` raised it. An error is kept as a result is, and raised for each
+                caller.
         """
         asked = self.start()
         return asked.result(max(0.0, self._asked_at + self._within_s - time.monotonic()))
 
     def start(self) -> Future[Answer]:
-        """Return the kept or running call; if there is none, start a new one. Never waits for its
-        result."""
+        """Return the Future of the call that is running, or whose result is kept. If there is none,
+        start a call. Never wait for a result."""
         with self._lock:
             now = time.monotonic()
             if self.last is not None and not (self.last.done() and now >= self._kept_until):
@@ -128,10 +129,10 @@ class Health:
         samples: yields the samples that only this process has.
         probes: a probe for each server that the process uses.
         needs: names of the servers without which the process is not ready; None for all of them.
-        moved: returns the time at which the main loop last made progress, on
+        moved: returns the time at which the main loop last made progress, on the clock
             :func:`time.monotonic`; None where the process has no loop that could be stuck.
-        busy: returns why the process is not ready although its servers answer, such as
-            ``starting``; returns an empty text where it is ready.
+        busy: returns a reason why the process is not ready although its servers answer, such as
+            ``starting``; an empty text if there is none.
     """
 
     process: str
@@ -146,7 +147,7 @@ class Health:
         return self.moved is None or time.monotonic() - self.moved() < STUCK_AFTER_S
 
     def unready_reason(self) -> str:
-        """Return why the process is not ready, as text; the text is empty where it is ready."""
+        """Return the reason why the process is not ready; an empty text if it is ready."""
         needed = {name: each for name, each in self.probes.items() if self._needs(name)}
         return self._unready_reason(probe_servers(needed))
 
@@ -181,8 +182,9 @@ def installed_version() -> str:
 
 
 def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
-    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``. The
-    probe alone checks MySQL's URL: with a wrong one, it fails as for a server that is away.
+    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``.
+    MySQL's URL is not checked here: with a wrong URL, the probe fails as it does for a server that
+    is away.
 
     Raises:
         StreamMisconfigured: Redis's URL is not valid.
@@ -213,7 +215,7 @@ def _select_1(mysql: str) -> bool:
 
 def probe_servers(probes: Probes) -> dict[str, bool]:
     """Return for each server whether it answers: False also if its answer takes too long. All
-    servers are probed at the same time. Answers of the last second are not asked for again."""
+    servers are probed at the same time. A result of the last second is used again."""
     for probe in probes.values():
         probe.start()
     return {name: _answers(probe) for name, probe in probes.items()}

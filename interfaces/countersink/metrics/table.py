@@ -33,8 +33,8 @@ class MetricSpec:
         kind: the type in Prometheus.
         help: a sentence about the metric, with the unit.
         labels: names of its labels.
-        where: the process that exposes the metric. ``producer`` stands for web and statsd.
-            ``installation`` stands for web, which exposes it for all processes together.
+        where: the process that exposes the metric. ``producer`` means the processes web and statsd.
+            ``installation`` means web, for metrics of all processes together.
     """
 
     name: str
@@ -293,7 +293,7 @@ RUN_STATES: Final = ("planned", "running", "done", "failed", "skipped")
 
 
 def one_of(name: str, states: Iterable[str], state: str) -> Samples:
-    """Yield a sample for each possible state of a metric with the label ``state``: 1 for the
-    current state, 0 for the others."""
+    """Yield samples of a metric with the label ``state``, one for each of ``states``: 1 for the
+    current state ``state``, 0 for the others."""
     for each in states:
         yield Sample(name, float(each == state), {"state": each})

@@ -1,9 +1,9 @@
 """``Reads`` answers queries for totals from one MySQL snapshot, and on request adds the rows that
 are still in the queue. Each answer has the time up to which it is complete.
 
-The streams are read before the MySQL snapshot begins. If a worker applies an entry between the two,
-the snapshot has the entry's guard, and the entry is counted once. A counter whose rows are all
-pending exists for a read. ``max_pending_entries`` in ``web/options.py`` is the limit over HTTP.
+The streams are read before the MySQL snapshot begins. If a worker applies an entry in between, the
+snapshot has the entry's guard, so the entry is counted once. If the queue is read, counters exist
+that have rows only there. ``max_pending_entries`` in ``web/options.py`` is the limit over HTTP.
 """
 
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ class Queued:
 
     Attributes:
         sent_ms: Unix ms at which the producer first tried to send the entry.
-        counters: the selected counters in its rows, whatever the rows' keys and days are.
+        counters: the selected counters that the entry has rows of, with any key.
         cells: the sum of the selected rows of each cell.
     """
 
@@ -109,7 +109,7 @@ class Queue:
 
     @property
     def applied_up_to(self) -> datetime:
-        """A time such that every entry that reached Redis before it is in MySQL."""
+        """Every entry that reached Redis before this time is in MySQL."""
         return self.read_at if self.oldest is None else min(self.oldest, self.read_at)
 
 
@@ -177,8 +177,8 @@ class Folding:
 
 
 def read_oldest(client: redis.Redis) -> Queue:
-    """Return the queue without its entries, but with the arrival time of the oldest one. This takes
-    one small read per stream.
+    """Return a queue without entries, which only has the arrival time of the oldest entry. This
+    takes one small read per stream.
 
     Raises:
         StreamError: Redis did not answer as expected.
@@ -228,15 +228,15 @@ def select_pending(session: Session, queue: Queue, catalog: Catalog) -> Pending:
     """Return the pending cells of ``queue``: those of entries that are not applied in the snapshot.
 
     The queue was read before the snapshot began. If an entry was applied before the snapshot, the
-    snapshot has its guard and its sums; if later, it has neither. So each entry counts once. Rows
-    that no worker will count are left out: rows of entries older than the pruning watermark (their
-    guards may be deleted), rows of tracked tables' counters, and in strict mode rows of unknown
-    counters. (:class:`Folding` left out rows that a reconcile has included.)
+    snapshot has both its guard and its sums; if it was applied later, neither. So each entry counts
+    once. Rows that no worker will count are left out: rows of entries older than the pruning
+    watermark (their guards may be deleted), rows of tracked tables' counters, and in strict mode
+    rows of unknown counters. (:class:`Folding` left out rows that a reconcile has included.)
 
     Args:
         session: reads in the snapshot.
-        queue: was read before the snapshot began.
-        catalog: gave the buckets of the queue's rows.
+        queue: the entries, which were read before the snapshot began.
+        catalog: the catalog that gave each row of the queue its bucket.
 
     Raises:
         CatalogChanged: the snapshot has another version of the catalog.
@@ -280,10 +280,10 @@ class Moment:
 
     Attributes:
         snapshot: the MySQL snapshot; it includes the pending cells if the queue was read.
-        complete_up_to: everything that reached Redis before this time (UTC) is included; None where
+        complete_up_to: everything that reached Redis before this time (UTC) is included; None if
             there is no Redis client, or Redis did not answer.
-        unknown_because: the error if Redis did not answer.
-        folded: the query for which the queue was read; None where it was not read.
+        unknown_because: the error if Redis did not answer; else None.
+        folded: the query for which the queue was read; None if it was not read.
     """
 
     snapshot: Snapshot
@@ -321,14 +321,14 @@ class Reads:
     """Answers queries for totals, with the pending rows of the queue on request. Thread-safe if the
     store and the Redis client are.
 
-    Without ``include_pending``, an answer is MySQL's. Its ``complete_up_to`` is the time at which
-    the oldest entry still in a stream arrived (Redis's time if there is none), or None if Redis
-    does not answer.
+    Without ``include_pending``, an answer has the totals in MySQL. Its ``complete_up_to`` is the
+    time at which the oldest entry still in a stream arrived. It is Redis's time if there is no
+    entry, and None if Redis does not answer.
 
     With ``include_pending``, entries without a guard are added, see :func:`select_pending`, and
-    ``complete_up_to`` is Redis's time before the read. A new key is shown under its name; the
-    worker may count it as ``__overflow__`` (``max_keys``), but the sum over keys is the same. The
-    read takes time and memory in proportion to the queue, up to ``bounds``.
+    ``complete_up_to`` is Redis's time before the read. A new key has its own total; if the counter
+    has too many keys, the worker will count it as ``__overflow__``. The sum over keys is the same.
+    The read takes time and memory in proportion to the queue, up to ``bounds``.
 
     Raises (every method):
         StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
@@ -338,7 +338,7 @@ class Reads:
         ValueError: ``include_pending`` is set, and there is no Redis client.
 
     Args:
-        store: holds the totals.
+        store: the store with the totals.
         redis_client: from :func:`countersink.stream.connection.connect`; None without a queue.
         bounds: limits of a read of the queue.
     """
@@ -352,14 +352,14 @@ class Reads:
         self._catalog: Catalog | None = None
 
     def ask(self, query: Query) -> Answer:
-        """Return the answer to a query; all its numbers are of one moment."""
+        """Return the answer to a query, with all its numbers from one snapshot."""
         return self.read(lambda moment: moment.ask(query), query)
 
     def read(self, work: Callable[[Moment], T], query: Query = ANYTHING) -> T:
         """Call ``work`` with a :class:`Moment`, and return its result.
 
         Args:
-            work: asks queries; is called again with a new Moment if the catalog changed meanwhile.
+            work: asks queries. After a lost connection it may be called again with a new Moment.
             query: tells whether the queue is read, and for which counter and keys.
         """
         if query.include_pending:
@@ -371,8 +371,8 @@ class Reads:
         )
 
     def applied_up_to(self) -> tuple[datetime | None, StreamError | None]:
-        """Return the time before which everything that reached Redis is in MySQL, or None if it is
-        unknown; and the error if Redis did not answer."""
+        """Return the time before which everything that reached Redis is in MySQL; None if it is
+        unknown. Also return the error if Redis did not answer, else None."""
         if self._client is None:
             return None, None
         try:

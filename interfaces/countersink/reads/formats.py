@@ -92,8 +92,8 @@ def csv_text(
 
 def for_spreadsheet(text: str) -> str:
     """Return ``text`` with a ``'`` in front if a spreadsheet would run it as a formula (OWASP). A
-    text that begins with ``'`` gets another one, so that removing one leading ``'`` restores every
-    text."""
+    text that begins with ``'`` also gets a ``'`` in front. So a reader that removes one leading
+    ``'`` from each text gets every text back."""
     return f"{_TEXT_MARK}{text}" if text.startswith((*_FORMULA, _TEXT_MARK)) else text
 
 
@@ -115,8 +115,8 @@ def csv_bytes(columns: Sequence[str], rows: Rows, *, spreadsheet: bool = False) 
 
 
 def ndjson_bytes(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
-    """Yield a table as NDJSON, in parts of several lines: one JSON object per line, in ASCII. Keys
-    that are not UTF-8 are kept, with their bytes as escaped surrogates."""
+    """Yield a table as NDJSON, in parts of several lines: one JSON object per line, in ASCII. Bytes
+    of a key that are not UTF-8 are written as escaped surrogates, so that the key is kept."""
     remaining = documents(columns, rows)
     while part := list(islice(remaining, _PART_ROWS)):
         yield "".join(f"{json.dumps(row)}\n" for row in part).encode()
@@ -189,9 +189,9 @@ class TotalSample:
 
 
 def openmetrics_text(samples: Iterable[TotalSample], complete_up_to: datetime | None) -> str:
-    """Return the samples as OpenMetrics text; totals below zero are a gauge of their own. So is the
-    time ``complete_up_to``, before which everything that reached Redis is in the totals; None
-    leaves this gauge out."""
+    """Return the samples as OpenMetrics text. Totals below zero are in a metric of type gauge.
+    Another gauge has the time ``complete_up_to``, before which everything that reached Redis is in
+    the totals; with None there is no such gauge."""
     positive: list[TotalSample] = []
     negative: list[TotalSample] = []
     for sample in samples:
@@ -260,8 +260,8 @@ def counter_document(counter: Counter) -> dict[str, object]:
 
 
 def breakdown_begins(breakdown: Breakdown) -> str | None:
-    """Return the UTC time from which on a breakdown has its counter's events; None where it has all
-    of them."""
+    """Return the UTC time since which a breakdown counts its counter's events. Return None if it
+    has all of the counter's events."""
     if not breakdown.since:
         return None
     return iso(datetime_of(breakdown.since * 60), "minutes")
@@ -326,7 +326,7 @@ def frame(
     """Return the totals of one or several counters from one snapshot, as a DataFrame in memory.
 
     Args:
-        store: holds the totals.
+        store: the store with the totals.
         counter: one name, or several; with one name there is no column ``counter``.
         by: the columns, as in ``countersink export``: ``day``, ``week``, ``hour``, ``minute``,
             ``month``, ``key``, ``key-day``, ``key-month`` or ``total``, or dimensions, such as
@@ -336,8 +336,8 @@ def frame(
         match: selects keys, for example by prefix.
         where: includes only events with these values of dimensions: ``{"country": "DE"}``.
         start, end: first and last day, both inclusive. By day, hour and key-day, a counter needs a
-            ``start`` if retention has rolled up its days to months: ``rolled_up_to`` of RolledUp is
-            the first possible one.
+            ``start`` if retention has rolled up its days to months. Without it, RolledUp is raised,
+            and its attribute ``rolled_up_to`` is the first possible ``start``.
         time_zone: time zone of the days, hours and months; default: each counter's own.
 
     Raises:

@@ -48,12 +48,12 @@ class OverviewQuery:
         days: number of last days, today included, in each counter's time zone; at most
             :data:`MAX_DAYS`, 0 for none.
         totals: whether the page has the counters' totals of all time.
-        visible: returns whether a counter may be listed, by its name.
+        visible: gets the name of a counter, and returns whether the counter may be listed.
         sort_values: the numbers of all counters, from :func:`sort_values`; None sorts by name, in
             the order of bytes.
-        only: names of existing counters, which are the whole list, in this order; None for all
-            counters. With names, ``search``, ``after``, ``visible``, ``sort_values`` and
-            ``reverse`` are ignored.
+        only: names of existing counters: the list has exactly these counters, in this order.
+            ``search``, ``after``, ``visible``, ``sort_values`` and ``reverse`` are ignored then.
+            None for a list of all counters.
         reverse: whether the order is reversed.
     """
 
@@ -68,11 +68,11 @@ class OverviewQuery:
     reverse: bool = False
 
     def fits(self, name: str) -> bool:
-        """Return whether the list includes a counter."""
+        """Return whether ``search`` and ``visible`` admit the counter ``name`` to the list."""
         return self.search in name and self.visible(name)
 
     def is_beyond(self, name: str) -> bool:
-        """Return whether a counter's name comes after ``after`` in the order of names."""
+        """Return whether a counter's name comes after ``after`` in the order of the list."""
         return not self.after or (name < self.after if self.reverse else name > self.after)
 
 
@@ -102,8 +102,8 @@ class Overview:
 
     Attributes:
         lines: the counters of the page, in the requested order.
-        counters: number of counters on all pages; None where the list is sorted by name and one
-            query does not return all names.
+        counters: number of counters on all pages. It is None if the list is sorted by name and
+            there are more names than one query returns.
         more: whether another page follows.
     """
 
@@ -149,9 +149,9 @@ def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
 
 
 def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:
-    """Return a pair: the names of all counters, sorted, and a page with today's totals of those of
-    the ``wanted`` counters that exist. In place of the names, there is None if there are more than
-    one query returns (10,000).
+    """Return the sorted names of all counters, and a page with today's totals of the ``wanted``
+    counters. Of these, counters that do not exist are left out. The first result is None if there
+    are more counters than one query returns (10,000).
 
     Raises:
         StoreError: a query failed.
@@ -166,10 +166,10 @@ def sort_values(snapshot: Snapshot, by: str) -> SortValues:
     """Return the numbers by which all counters are sorted in the order ``by``: ``today``, ``total``
     or ``change``.
 
-    The number of ``change`` is the total of the last :data:`WEEK` complete days relative to the
-    :data:`WEEK` days before them, minus 1. It is infinite where the total of the days before is 0
-    and the other is above 0. A counter has no number where the total of the days before is
-    otherwise not above 0, or where its days are unknown (None in :class:`OverviewLine`).
+    ``change`` compares two totals: ``week``, of the last :data:`WEEK` complete days, and
+    ``before``, of the :data:`WEEK` days before them. The number is ``week / before - 1`` if
+    ``before`` is above 0. It is infinite if ``before`` is 0 and ``week`` is above 0. In all other
+    cases the counter has no number, also if its days are unknown (None in :class:`OverviewLine`).
 
     Raises:
         StoreError: a query failed.
@@ -196,9 +196,8 @@ def sort_values(snapshot: Snapshot, by: str) -> SortValues:
 
 def _page_by_name(snapshot: Snapshot, query: OverviewQuery) -> tuple[list[str], int | None]:
     """Return the counters after ``query.after``, sorted by name, and the number of counters on all
-    pages. If another page follows, at least ``query.limit`` + 1 counters are returned: the caller
-    cuts them. The number is None if there are too many counters to read all their names by one
-    query."""
+    pages. If another page follows, the list has more than ``query.limit`` counters, and the caller
+    cuts it. The number is None if there are more counters than one query returns."""
     if query.after and not is_name(query.after):
         raise ValueError("`after` must be a counter's name: `next` of the previous page")
     session, pending = snapshot.session, snapshot.pending.cells

@@ -23,8 +23,8 @@ class JobFailed(Exception):
 
 
 class RunStopped(JobFailed):
-    """A job was stopped, and its work so far is lost. The run begins again in another process; but
-    if its time limit has stopped it, the run has failed."""
+    """A job was stopped, and its work so far is lost. If the run's time limit has stopped it, the
+    run has failed. Otherwise the run begins again in another process."""
 
 
 class TablesDiffer(JobFailed):

@@ -46,8 +46,8 @@ def run(
 
     At a signal, the current run is asked to end. If it has not ended after ``stop_within_s``
     seconds, its process is killed, and the run is taken over later; this process then ends without
-    a return. A request by ``stop`` alone waits for the end of the current run. While a server is
-    away, the job process waits for it.
+    a return. If the stop was requested by ``stop`` and not by a signal, this function waits until
+    the current run has ended. While a server is away, the job process waits for it.
 
     Args:
         options: the options of the job process.
@@ -105,8 +105,9 @@ class _Supervisor:
         self._worker: RunWorker | None = None
 
     def work(self, client: redis.Redis) -> None:
-        """Run one RQ worker until the process is to stop, or Redis is away. Unless it is to stop,
-        then kill the current run, and wait half a second before the next worker may start."""
+        """Run one RQ worker until a stop is requested, or until it ends with an error, such as a
+        Redis that is away. After an error, kill the current run and wait half a second before
+        returning, so that the caller can start another worker."""
         self.vitals.step("waiting")
         try:
             worker = RunWorker(
@@ -130,11 +131,12 @@ class _Supervisor:
             self._stop.wait(_AGAIN_S)
 
     def ask_to_end(self) -> None:
-        """Ask the current run to end, and also each run that begins from now on, until the process
-        has ended.
+        """Ask the current run to end, and each run that begins later. Go on until :attr:`ended` is
+        set.
 
-        If there is no run for ``_IDLE_S`` seconds and the process has still not ended, it hangs in
-        a call to Redis. Then end it at once: without a run, nothing is lost.
+        If there has been no run for ``_IDLE_S`` seconds and :attr:`ended` is not set, the main
+        thread hangs in a call to Redis. Then exit the process immediately: without a run, nothing
+        is lost.
         """
         asked_pid, busy = 0, time.monotonic()
         while not self.ended:

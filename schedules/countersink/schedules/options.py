@@ -137,7 +137,7 @@ class SchedulerOptions:
         jobs: planned times of each job, by the job's name.
         look_every_s: maximum seconds between two passes. In each pass the scheduler reads the jobs
             and the runs.
-        silent_s: seconds without a sign of life after which a run is given to another process: see
+        silent_s: seconds without a heartbeat after which a run is given to another process: see
             :data:`SILENT_S`.
         stop_within_s: seconds after a stop signal at which the process ends in any case.
 
@@ -225,13 +225,13 @@ class JobProcessOptions:
             attempt that was stopped, because its process was to end, does not count.
         retry_after_s: seconds between the first failed attempt and the second attempt. After each
             further failure the pause is twice as long.
-        beat_every_s: seconds between two signs of life of a run.
-        silent_s: seconds without a sign of life after which a run is given to another process: see
+        beat_every_s: seconds between two heartbeats of a run.
+        silent_s: seconds without a heartbeat after which a run is given to another process: see
             :data:`SILENT_S`.
         wait_s: seconds that a run waits for the end of its job's previous run. If the previous run
-            is still at work then, the waiting run is skipped. The default is longer than
-            ``silent_s``: within the wait, a dead process of the previous run is detected, so that
-            no run is skipped because of it.
+            is still running then, the waiting run is skipped. The default is longer than
+            ``silent_s``: if the process of the previous run is dead, that is detected within the
+            wait, and no run is skipped because of it.
         stop_within_s: seconds after a stop signal at which the process ends in any case.
 
     Raises:
@@ -257,7 +257,7 @@ class JobProcessOptions:
 
 
 def _check(options: SchedulerOptions | JobProcessOptions) -> None:
-    """Check those options that are numbers of seconds, whose names end with ``_s``.
+    """Check the options whose names end with ``_s``. They are numbers of seconds.
 
     Raises:
         ValueError: an option is not above 0, or is infinite.

@@ -49,8 +49,8 @@ class ProcessVitals:
     runs: int = 0
 
     def step(self, state: str, last_pass: float | None = None) -> None:
-        """Record a step of the process: the time, which is now, and the new state. ``last_pass``
-        replaces the time of the last complete pass, also if it is None."""
+        """Record a step of the process: the present time, and the new state. ``last_pass`` replaces
+        the time of the last complete pass, even if it is None."""
         self.state, self.last_pass, self.moved = state, last_pass, time.monotonic()
 
 
@@ -110,8 +110,8 @@ class Forwarded(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the first line of the record. Records about a failed job are left out: its failure is
-        logged elsewhere, with the reason."""
+        """Log the first line of the record. Leave out records about a failed job: another log
+        record has that failure, with the reason."""
         if hasattr(record, "job_id"):
             return
         line = record.getMessage().partition("\n")[0][:MAX_ERROR]
@@ -132,8 +132,8 @@ def adopt(log: Log, *names: str) -> None:
 
 
 def shared_moment() -> ctypes.c_double:
-    """Return a variable for a time, which this process shares with all processes that it forks
-    later: a change in one is seen in all. At first it is infinite."""
+    """Return a variable for a time, in memory that this process shares with all processes that it
+    forks later. A process sees the changes of the others. The time is infinite at first."""
     moment = ctypes.c_double.from_buffer(mmap.mmap(-1, ctypes.sizeof(ctypes.c_double)))
     moment.value = inf
     return moment
@@ -141,13 +141,13 @@ def shared_moment() -> ctypes.c_double:
 
 @dataclass(repr=False, eq=False)
 class RunHeartbeat:
-    """The heartbeat of an attempt: a thread writes the time to the run's row again and again,
-    inside a ``with`` block.
+    """The heartbeat of an attempt: within a ``with`` block, a thread writes the time to the run's
+    row again and again.
 
     Args:
-        held_until: is set to the time until which no other process can take over the run. It is on
-            the clock :func:`time.monotonic`, which all processes of a host share. After the block
-            it is infinite.
+        held_until: this object sets it to the time until which no other process can take over the
+            run, on the clock :func:`time.monotonic`, which all processes of a host share. After the
+            block it is infinite.
         options: the options of the job process, with the database and the intervals.
         attempt: the attempt, which has begun.
         since: a time on the same clock, just before the attempt began.
@@ -165,8 +165,8 @@ class RunHeartbeat:
 
     @property
     def lost(self) -> bool:
-        """Whether the run was taken over by another process, or may have been because no heartbeat
-        was written for too long."""
+        """True if another process has taken over the run. Also True if another process may have
+        taken it over, because no heartbeat could be written for too long."""
         return self._lost or time.monotonic() >= self._held_until.value
 
     def __enter__(self) -> Self:

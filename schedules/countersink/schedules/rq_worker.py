@@ -1,6 +1,6 @@
 """RQ's queue and worker, as countersink uses them: the name of the queue, the refusal of all
 functions but one, how long results are kept, when a silent RQ job counts as lost, short reads of
-the queue, the killing of runs, no Redis Cluster.
+the queue, the killing of runs, and the refusal of a Redis Cluster.
 
 MySQL decides which runs there are, and which attempt of each is due. RQ carries attempts to a
 process and enforces their time limits. An attempt may be put into RQ's queue twice, or late, but it
@@ -52,8 +52,8 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
     """An RQ job that can only be a run of countersink.
 
     RQ calls any function that a job names. So everyone who can write to its Redis could execute
-    code here, even though jobs are in JSON. This class refuses all functions but one, and all
-    callbacks and webhooks.
+    code here, even though jobs are in JSON. This class refuses every function except ``FUNCTION``,
+    and all callbacks and webhooks.
     """
 
     def restore(self, raw_data: Any) -> Any:
@@ -163,8 +163,8 @@ class RunQueue:
             return set(self._queue.get_job_ids())
 
     def has_attempt(self, job: str, planned_at: datetime, attempt: int, waiting: set[str]) -> bool:
-        """Return whether RQ will start this attempt, or a later one of the run, or is executing it.
-        ``waiting`` are the ids from :meth:`waiting`.
+        """Return whether RQ is executing this attempt, or a later attempt of the run, or will start
+        it. ``waiting`` has the ids that :meth:`waiting` returned.
 
         Raises:
             StreamError: Redis does not answer, or refuses.
@@ -201,8 +201,9 @@ A work horse is the child process in which RQ executes a job."""
 
 @dataclass(slots=True)
 class Process:
-    """State that the job process passes to its work horses: each is forked, and so has a copy; only
-    ``held_until`` is shared. A work horse is the child process in which RQ executes a job.
+    """State that the job process passes to its work horses. A work horse is the child process in
+    which RQ executes a job. It is forked, so it has a copy of this object; only ``held_until`` is
+    shared.
 
     Attributes:
         options: the options of the job process.
@@ -223,7 +224,7 @@ class Process:
 
     @property
     def ending(self) -> bool:
-        """Whether a work horse is to end: it was asked to, or the job process is dead."""
+        """True if this work horse must end: it was asked to, or the job process is dead."""
         return self.asked_to_end or os.getppid() != self.pid
 
 
@@ -340,7 +341,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
 
     def maintain_heartbeats(self, job: Any) -> None:
         """Send the heartbeat of the RQ job, as RQ does. If Redis is away, the run goes on. If the
-        work horse hangs, it is killed ``silent_s`` seconds after its run may have been taken over.
+        work horse still works ``silent_s`` seconds after another process could take over its run,
+        the work horse hangs: kill it.
         """
         process = self._process
         if time.monotonic() > process.held_until.value + process.options.silent_s:

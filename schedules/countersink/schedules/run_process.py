@@ -37,9 +37,9 @@ Result = TypeVar("Result")
 
 
 def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
-    """Execute a run of a job, if it is this attempt's turn. RQ calls this function. Returns the
-    outcome in one word: ``done``, ``stopped``, ``skipped``, or ``nothing`` if it was not this
-    attempt's turn.
+    """Execute a run of a job; RQ calls this function. Return the outcome in one word: ``done``,
+    ``stopped``, ``skipped`` or ``nothing``. It is ``nothing`` if the run is over, if this attempt
+    is not its next one, or if the job's previous run must be started again first.
 
     Raises:
         RunFailed: the run failed. RQ then marks its RQ job as failed, too.
@@ -62,7 +62,7 @@ class _Ended:
         rows: number of rows for the run's row.
         reason: reason of the failure, for the log; empty if the job did not fail. For an unexpected
             error it is only the error's type, because the error's text may quote an event.
-        retryable: whether the reason may pass by itself, so that the run is tried again.
+        retryable: True if the reason may go away by itself. Then the run is tried again.
         unfinished: whether the job ended early because it was stopped.
     """
 
@@ -107,13 +107,13 @@ class _Run:
         return self._process.ending or time.monotonic() >= self._deadline
 
     def _begin(self) -> tuple[Begun, str]:
-        """Begin the run once the job's previous run is over. Returns the outcome, and the reason if
-        the run is skipped or has failed. If the previous run still works after ``wait_s`` seconds,
-        this run is skipped, and the outcome is BUSY.
+        """Begin the run once the job's previous run is over. Return the outcome. If the run was
+        skipped or has failed, also return the reason.
 
-        If the previous run writes no heartbeats, this run stays planned, and the outcome is
-        NOTHING. A scheduler will let the previous run be started again, and will enqueue this
-        attempt again.
+        If the previous run has not ended after ``wait_s`` seconds, the result depends on its
+        heartbeat. If it writes heartbeats, this run is skipped, and the outcome is BUSY. If it
+        writes none, this run stays planned, and the outcome is NOTHING: a scheduler will let the
+        previous run be started again, and will enqueue this attempt again.
 
         Raises:
             RunFailed: the process is to stop, or MySQL failed.
@@ -160,7 +160,7 @@ class _Run:
 
         Raises:
             GivenUp: ``stop`` returned true before ``work`` succeeded.
-            StoreError: an error that does not pass by itself.
+            StoreError: an error that does not go away by itself.
         """
         outage = Outage("MySQL", self._process.log)
         result = retry(
@@ -207,8 +207,8 @@ class _Run:
         return ended.retryable and self._attempt.number < self._options.attempts
 
     def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
-        """Let another process continue the run: it is neither done nor failed. Returns
-        ``stopped``."""
+        """Write to the run's row that another process can continue the run, which is neither done
+        nor failed. Return ``stopped``."""
         detail = None if ended.reason else ended.detail
         self._written(
             heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)
@@ -300,8 +300,8 @@ class _Run:
 
 
 def _is_timeout(error: BaseException) -> bool:
-    """Return whether RQ's time limit caused an error. The database driver may have caught RQ's
-    exception and wrapped it in its own."""
+    """Return whether RQ's time limit caused an error. The error need not be RQ's exception: the
+    database driver may have wrapped that in an exception of its own."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, BaseTimeoutException):

@@ -5,11 +5,12 @@ Also what the tables report: last runs, overdue runs, failing jobs, numbers by s
 A process *puts back* its own run, so that it can be started again. A scheduler *gives back* the run
 of a process that writes no heartbeats any more.
 
-All schedulers are equal, and all job processes are, and none knows another. Each statement changes
-a row only if it is still in the state in which it was read. So one process alone plans a time (it
-advances ``job.next_at``) or starts a planned run (it sets the state to running), and a run that was
-given back belongs to no process. Times in the tables are naive UTC, by the database's clock alone.
-Here they are aware, except in ``RunRow`` and ``FailingJob``.
+Schedulers and job processes do not know each other. They need no leader, because each statement
+changes a row only if it is still in the state in which it was read. So only one scheduler plans the
+run of a time (it advances ``job.next_at``), only one process starts a planned run (it sets the
+state to running), and a run that was given back belongs to no process. Times in the tables are
+naive UTC, by the database's clock alone. Here they are aware, except in ``RunRow`` and
+``FailingJob``.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ class JobRow:
         name: the job's name.
         cron: the cron expression, or ``off``.
         time_zone: the time zone of the expression.
-        paused: whether no runs are planned until the job is resumed.
+        paused: True if the job is paused: no runs are planned then.
         next_at: the next time for which a run is to be planned. None if there is none, or if a
             scheduler has yet to write it.
     """
@@ -122,7 +123,7 @@ class FailingJob:
         times: number of failed attempts since the job's last run that succeeded. Runs that were
             pruned are not included.
         detail: the reason of the last failure.
-        since: the planned time of the first run with such an attempt, in naive UTC.
+        since: the planned time of the first failed run that is counted in ``times``, in naive UTC.
     """
 
     job: str
@@ -165,9 +166,10 @@ def configure(
     time_zone: str,
     upcoming: datetime | None,
 ) -> JobRow | None:
-    """Write the times of a job. Every scheduler does this when it starts, so the times of the last
-    one stay. If the job's next time has come already, a run of that time is still planned. If the
-    job is turned off, its planned runs that never began are skipped.
+    """Write a job's expression, time zone and next time. Every scheduler does this when it starts,
+    so the values of the scheduler that started last hold. If the next time in the row has passed
+    already, it is kept, so that its run is still planned. If the job is turned off, planned runs
+    that never began are skipped.
 
     Args:
         session: a session outside a transaction.
@@ -204,8 +206,8 @@ def configure(
 
 
 def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
-    """Plan the run of the time ``job.next_at``, and write ``following`` as the job's next time.
-    Returns False if the row has changed, so that nothing was done.
+    """Plan the run for the time ``job.next_at``, and write ``following`` as the job's next time.
+    Return False, and change nothing, if the job's row has changed since ``job`` was read.
 
     If a run of that time exists already, because the database's clock was set back, only the next
     time is written.
@@ -222,8 +224,8 @@ def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
 
 
 def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
-    """Write ``to`` as the next time of a job. Returns False if the row has changed since ``job``
-    was read, or the job is paused; then nothing was done."""
+    """Write ``to`` as the next time of a job. Return False, and change nothing, if the job is
+    paused or its row has changed since ``job`` was read."""
     changed = session.execute(
         "UPDATE job SET next_at = %s WHERE name = %s AND next_at <=> %s AND cron = %s"
         " AND time_zone = %s AND NOT paused",
@@ -234,8 +236,8 @@ def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
 
 def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
     """Return the runs that are running, then the planned runs that are due, each in the order of
-    their planned times. The first 1,000 are returned. If ``running`` names a job, return only the
-    running runs of this job."""
+    their planned times. At most 1,000 runs are returned. If ``running`` names a job, return only
+    the runs of this job that are running."""
     which = (
         "state = 'running'"
         " OR (state = 'planned' AND (due_at IS NULL OR due_at <= UTC_TIMESTAMP(3)))"
@@ -255,8 +257,8 @@ def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
 
 
 def give_back(session: Session, run: OpenRun) -> bool:
-    """Let a run be started again, because its process writes no heartbeats. Returns False if there
-    was a heartbeat after ``run`` was read, so that nothing was done."""
+    """Let a run be started again, because its process writes no heartbeats. Return False, and
+    change nothing, if there was a heartbeat after ``run`` was read."""
     changed = session.execute(
         "UPDATE job_run SET state = 'planned', holder = NULL, due_at = NULL"
         " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s"
@@ -267,8 +269,8 @@ def give_back(session: Session, run: OpenRun) -> bool:
 
 
 def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun | None]:
-    """Start the attempt if it is its turn. Returns the outcome and, if another run of the job is
-    running (``BUSY``), that run.
+    """Start an attempt, if the run is planned and has had ``attempt.number - 1`` attempts. Return
+    the outcome and, for ``BUSY``, the other run of the job that is running; else None.
 
     Args:
         session: a session outside a transaction.
@@ -276,7 +278,7 @@ def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun
         most: how often a run may be started.
 
     Raises:
-        StoreError: nobody knows whether the attempt was started; another call finds out.
+        StoreError: it is unknown whether the attempt was started. Call this again to find out.
     """
     with session.transaction():
         # Processes that start runs of a job take turns: at most one run is running.
@@ -336,15 +338,16 @@ def put_back(
     spent: bool,
     pause_s: float | None = None,
 ) -> bool:
-    """Let the run of an attempt be started again. Returns False if the run does not belong to this
-    attempt any more.
+    """Let the run of an attempt be started again. Return False, and change nothing, if the run does
+    not belong to this attempt any more.
 
     Args:
         session: a session outside a transaction.
         attempt: the attempt that was started.
         detail: what was done so far, or the reason of the failure.
-        spent: whether the attempt counts. It does if it failed, but not if it was stopped.
-        pause_s: seconds from now in which the run is not started; None for no pause.
+        spent: True if the attempt failed: it counts as one of the run's attempts. False if it was
+            stopped: it does not count.
+        pause_s: seconds before the run may be started again; None for no pause.
     """
     return _change(
         session,
@@ -358,8 +361,8 @@ def put_back(
 
 
 def skip(session: Session, attempt: Attempt, reason: str) -> bool:
-    """Skip the run of an attempt that has not begun. Returns False, and changes nothing, if it has
-    begun or the run is over."""
+    """Skip the run of an attempt that has not begun. Return False, and change nothing, if the
+    attempt has begun or the run is over."""
     return _end_planned(session, attempt, "skipped", reason)
 
 
@@ -369,15 +372,15 @@ def pause(session: Session, name: str) -> None:
 
 
 def resume(session: Session, name: str) -> None:
-    """Let runs of a paused job be planned again, from its next time on. A scheduler writes that
-    time. A job that is not paused stays as it is."""
+    """Let runs of a paused job be planned again. A scheduler then writes the job's next time, and
+    plans runs from that time on. A job that is not paused stays as it is."""
     session.execute("UPDATE job SET paused = 0, next_at = NULL WHERE name = %s AND paused", (name,))
 
 
 def add(session: Session, name: str) -> datetime | None:
-    """Plan a run of a job for now. Returns its planned time; None, without planning one, if a run
-    of the job waits already or was planned for this very second. ValueError if there is no such
-    job."""
+    """Plan a run of a job for now, and return its planned time. Return None, and plan nothing, if
+    the job has a planned run that has not started, or any run planned for the present second.
+    Raises ValueError if there is no such job."""
     with session.transaction():
         ((now,),) = session.query(
             "SELECT UTC_TIMESTAMP() FROM job WHERE name = %s FOR UPDATE", (name,)
@@ -413,9 +416,9 @@ def last_runs(
 
 
 def overdue(session: Session, minutes: int) -> list[RunRow]:
-    """Return the runs that were planned for more than ``minutes`` ago and wait to be started, for
-    the first time or again. The earliest come first; only the first 1,000 are returned. Such runs
-    mean that no job process runs, or that runs do not reach it through Redis."""
+    """Return the runs that were planned for more than ``minutes`` ago and are still not running:
+    they never began, or are to be started again. The earliest come first; at most 1,000 are
+    returned. They mean that no job process runs, or that runs do not reach it through Redis."""
     return _runs(
         session,
         "WHERE state = 'planned' AND planned_at < UTC_TIMESTAMP() - INTERVAL %s MINUTE"
@@ -425,8 +428,8 @@ def overdue(session: Session, minutes: int) -> list[RunRow]:
 
 
 def is_planned(session: Session) -> bool:
-    """Return whether schedulers plan the jobs: there are jobs, and none of them, except paused
-    jobs, has a next time that is more than ``LATE_S`` seconds ago."""
+    """Return whether a scheduler is planning the jobs. Return False if there are no jobs, or if the
+    next time of a job that is not paused is more than ``LATE_S`` seconds ago."""
     ((number, late),) = session.query(
         "SELECT COUNT(*), COALESCE(SUM(NOT paused AND"
         " next_at < UTC_TIMESTAMP(3) - INTERVAL %s SECOND), 0) FROM job",
@@ -436,8 +439,8 @@ def is_planned(session: Session) -> bool:
 
 
 def failing(session: Session) -> list[FailingJob]:
-    """Return the jobs whose last attempts failed, three or more in a row, ordered by name. One run
-    with three attempts is enough; an attempt also failed if its process died."""
+    """Return the jobs whose last attempts failed, three or more in a row, ordered by name. The
+    three attempts can be of one run. An attempt whose process died counts as failed."""
     rows = session.query(
         "SELECT job, SUM(attempts), MIN(planned_at) FROM job_run"
         " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"
@@ -454,8 +457,8 @@ def failing(session: Session) -> list[FailingJob]:
 
 
 def tally(session: Session) -> dict[str, dict[str, int]]:
-    """Return the numbers of runs whose planned time is in the last 24 hours, by job and state.
-    Every job that has runs is included, even if none of them is in these hours."""
+    """Return the numbers of runs by job and state. Only runs planned for the last 24 hours are
+    counted. A job that has only older runs is included, with an empty dict."""
     found: dict[str, dict[str, int]] = {}
     for name, state, number in session.query(
         "SELECT job, state, COALESCE(SUM(planned_at > UTC_TIMESTAMP() - INTERVAL 1 DAY"

@@ -146,8 +146,8 @@ longer ago, only the first gets one."""
 
 
 class Planner:
-    """Plans runs, gives them back and hands them over, in passes that are some seconds apart. For
-    use in one thread.
+    """Plans due runs, gives back runs whose processes are silent, and puts runs into RQ's queue, in
+    passes that are some seconds apart. For use in one thread.
 
     Args:
         session: returns a session with short time-outs, and opens it again after a loss.
@@ -197,7 +197,9 @@ class Planner:
         return wait_s
 
     def _configure(self, session: Session, name: str, times: Times) -> None:
-        """Write the times of a job to its row. This is done once in the life of this process."""
+        """Write the times of a job to its row. This is done once for each job in the life of this
+        process.
+        """
         cron = times.cron
         text = OFF if cron is None else cron.text
         upcoming = None if cron is None else cron.after(runs.clock(session))
@@ -255,8 +257,8 @@ class Planner:
         return job.next_at
 
     def _give_back(self, session: Session, found: list[OpenRun]) -> None:
-        """Let each run be started again that this process has seen running for ``silent_s`` without
-        a new heartbeat."""
+        """Let a run be started again if this process has seen no new heartbeat of it for
+        ``silent_s`` seconds."""
         now = time.monotonic()
         if now - self._last_pass > 3 * self._options.look_every_s:
             self._silent.clear()  # this process was frozen, and perhaps the runs, too
@@ -276,7 +278,7 @@ class Planner:
                 )
 
     def _hand_over(self, due: list[OpenRun]) -> None:
-        """Put those due runs into RQ's queue that RQ does not have."""
+        """Put each due run into RQ's queue, except the runs that RQ has already."""
         if not due and self._redis.lasted_s is None:
             return
         waiting = self._queue.waiting()

@@ -160,8 +160,8 @@ def _in_transaction(connection: AppConnection) -> bool | None:
 
 
 def _has_savepoint(connection: AppConnection) -> bool:
-    """Return whether our savepoint exists. The caller has just sent SAVEPOINT, which leaves no
-    savepoint outside a transaction: so this tells whether the connection is in one.
+    """Return whether the savepoint exists that the caller has just set. Outside a transaction,
+    SAVEPOINT leaves no savepoint, so the result tells whether the connection is in a transaction.
     """
     try:
         execute(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
@@ -179,12 +179,12 @@ def signed(insert_id: int) -> int:
 
 
 def private_slot() -> str:
-    """Return SQL for the number of a slot that practically no other open connection has."""
+    """Return SQL for the number of a slot that almost surely no other open connection has."""
     return f"{PRIVATE_SLOTS.start} + CONNECTION_ID() MOD {len(PRIVATE_SLOTS)}"
 
 
 def shared_slot(app_slots: int) -> str:
-    """Return SQL for the number of one of ``app_slots`` shared slots, by the connection's id."""
+    """Return SQL for the number of a shared slot: one of ``app_slots``, by the connection's id."""
     return f"{SHARED_SLOTS.start} + CONNECTION_ID() MOD {app_slots:d}"
 
 

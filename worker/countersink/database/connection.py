@@ -93,7 +93,7 @@ become a replica meanwhile, where reads raise no error but lack new counts."""
 
 
 class SessionOptions(TypedDict, total=False):
-    """Options of a session, for :func:`connect`. In brackets is what holds without the option.
+    """Options of a session, for :func:`connect`. The default of each option is in brackets.
 
     Attributes:
         isolation: isolation level of the session's transactions (READ COMMITTED).
@@ -103,8 +103,8 @@ class SessionOptions(TypedDict, total=False):
             (:data:`LOCK_WAIT`).
         idle_seconds: seconds after which the server ends the session if it is idle
             (:data:`IDLE_SECONDS`).
-        to_read: True if the session will only read, so that any node of a Galera cluster may serve
-            it (False).
+        to_read: True if the session will only read. Then any node of a Galera cluster may serve it
+            (False).
     """
 
     isolation: Isolation
@@ -129,10 +129,11 @@ def connect(
         Misconfigured: the URL cannot be used, or names no database.
         SchemaMismatch: the database does not exist.
         Refused: the password is wrong, the server's certificate does not verify, the server is too
-            old, or its ``max_allowed_packet`` is too small; or its group has several primaries, or
-            (OtherWriter) another Galera node takes the writes.
+            old, its ``max_allowed_packet`` is too small, or its replication group has several
+            primaries.
+        OtherWriter: another Galera node takes the writes. (OtherWriter is a subclass of Refused.)
         Unavailable: no server answers, the Galera node takes no writes, or none of several hosts
-            does.
+            takes writes.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     if database and settings.database is None:
@@ -147,13 +148,13 @@ def connect(
 
 
 def interrupt(session: Session) -> None:
-    """End the running statement of a session from another thread, by KILL QUERY. The interrupted
-    session raises ReadInterrupted for this statement and for all later ones. This function never
-    raises.
+    """End the running statement of a session from another thread, by KILL QUERY. The session raises
+    ReadInterrupted for this statement and for all later ones. This function never raises.
 
-    It logs in as the session's user, who may end statements of the same user without a further
-    right. If that fails, it breaks the session's connection. A call between two statements of the
-    session may have no effect, so call this again until the session's user has closed the session.
+    It logs in as the session's user, because a user may end their own statements without a further
+    right. If that fails, it breaks the session's connection. A call has no effect if the session
+    runs no statement at that time. So repeat the call until the thread that uses the session has
+    closed it.
     """
     session.interrupted = True
     try:
@@ -250,9 +251,7 @@ def _log_in(
 
 @cache
 def _unverified_tls() -> ssl.SSLContext:
-    """Return a TLS context that encrypts and checks no certificate, for URLs without TLS
-    options.
-    """
+    """Return the TLS context for URLs without TLS options: it encrypts and verifies nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -263,8 +262,8 @@ class _Connection(Connection):
     """A connection of the driver PyMySQL. All connections without TLS options share one TLS
     context.
 
-    The driver itself would make a TLS context for each connection, and load all certificate
-    authorities of the machine into it, which takes 28 ms, without checking any certificate.
+    The driver itself would make a TLS context for each connection. It would load all certificate
+    authorities of the machine, which takes 28 ms, and then check no certificate.
     """
 
     def _create_ssl_ctx(self, options: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:

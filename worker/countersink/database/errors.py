@@ -75,13 +75,14 @@ class Conflict(StoreError):
 
 
 class ReadInterrupted(Conflict):
-    """A statement was ended by KILL QUERY or by a time limit, or a read was cancelled before its
-    next statement.
+    """KILL QUERY or a time limit ended a statement. Or a read was cancelled before its next
+    statement.
     """
 
 
 class BadData(StoreError):
-    """The server will never store a value that was sent (its errors are in :data:`BAD_DATA`).
+    """The server will never store one of the values that were sent. The server's error numbers are
+    in :data:`BAD_DATA`.
 
     Rows are checked before they are sent, so this is a bug of countersink. Roll the transaction
     back.
@@ -98,8 +99,8 @@ class DuplicateKey(StoreError):
 
 class Refused(StoreError):
     """The server refused the login or a statement for a reason other than the data, such as a
-    missing right, a full disk or a version that is too old. Also every error of the driver that has
-    no other class here.
+    missing right, a full disk or a version that is too old. Every error of the driver for which
+    there is no other class is also a Refused.
     """
 
     advice = DOCTOR
@@ -130,8 +131,8 @@ class OtherWriter(Refused):
 
 
 class SchemaMismatch(StoreError):
-    """The tables have another version than this program needs; or they, or their database, do not
-    exist. The message says what to run or to upgrade.
+    """The tables have another version than this program needs, or the tables or their database do
+    not exist. The message says which command to run, or that the program must be upgraded.
 
     Attributes:
         newer: True if a newer program has migrated the tables, so that this program must be
@@ -249,11 +250,11 @@ _ADVICE: Final = {
 
 
 def translate(error: BaseException) -> StoreError:
-    """Return the StoreError for an exception of the driver; a StoreError is returned as it is. The
-    caller raises it ``from error``.
+    """Return the StoreError for an exception of the driver. A StoreError is returned as it is. The
+    caller raises the result ``from error``.
 
-    An error of the connection becomes Unavailable, and an exception that is not foreseen here
-    becomes Refused.
+    An error of the connection becomes Unavailable. An exception of a kind that this function does
+    not know becomes Refused.
     """
     if isinstance(error, StoreError):
         return error

@@ -1,15 +1,15 @@
 """The writer of a Galera cluster: the only node that countersink writes through. This module
 chooses the writer, checks each transaction against it, and replaces it (``GRACE_S``).
 
-Row locks of a Galera node, and so the share lock on ``control``, do not hold on other nodes. Only
-if transactions on two nodes write the same row, the cluster commits just one of them. So each row
-of the table ``writer_fence`` names the writer:
+Row locks of a Galera node, and so the share lock on ``control``, do not hold on other nodes. But if
+transactions on two nodes write the same row, the cluster commits only one of them. So all rows of
+the table ``writer_fence`` name the writer:
 
 * A transaction that has written anything adds 1 to one of these rows before it commits. If that row
   names another node, the transaction is rolled back.
 * A change of the writer writes all of these rows, in one transaction.
 
-If a transaction on the old node and a change of the writer run at once, only one commits. A
+If a transaction on the old node and a change of the writer run together, only one commits. A
 transaction on the new node sees all commits of the old node.
 """
 
@@ -79,8 +79,8 @@ class _Missed:
         address: the writer's address, or its UUID.
         since: time of the first failed use.
         last: time of the last failed use.
-        quiet_since: time since which no other process has used the writer.
-        uses: number of transactions through the writer until ``quiet_since``.
+        quiet_since: time since which no other process has committed through the writer.
+        uses: number of transactions that were committed through the writer until ``quiet_since``.
     """
 
     address: str
@@ -129,15 +129,15 @@ def _trouble(status: Mapping[str, str]) -> str:
 class GaleraSession(Session):
     """A session on a Galera node. Its writes are committed only while that node is the writer.
 
-    A writing statement outside a transaction gets one of its own. A statement that hands out values
-    of a sequence needs none, as two nodes cannot change its row at once. DDL cannot be rolled back,
-    so the writer is checked before and after it; if the second check fails, run it again.
+    A writing statement outside a transaction gets a transaction of its own. A statement that takes
+    values of a sequence needs none: two nodes cannot both change its row. DDL cannot be rolled
+    back, so the writer is checked before and after it. If the second check raises, repeat the DDL.
 
     Attributes:
-        node: UUID that COMMIT checks: the node's, or ``-``, which never fits, if the user may not
-            write. Empty if nothing is checked: the session only reads, or there are no tables.
-        number: number of the row of ``writer_fence`` to which the session adds.
-    """
+        node: UUID that the writer must have at COMMIT: that of this node. If the user may not
+            write, it is ``-``, which no writer has. It is empty if nothing is checked, because the
+            session only reads or there are no tables.
+        number: number of the row of ``writer_fence`` to which the session adds."""
 
     node: str = ""
     number: int = 0
@@ -205,7 +205,7 @@ class GaleraSession(Session):
         super().rollback()
 
     def takes_writes(self) -> bool:
-        """Return whether the session is open: snapshots see all commits, COMMIT checks the node."""
+        """Return whether the session is open. No query is needed: COMMIT checks the writer."""
         return not self.closed
 
     def excludes(self, other: Session) -> bool:
@@ -226,20 +226,18 @@ class GaleraSession(Session):
 def admit(
     session: GaleraSession, database: bool, several: bool, former: OtherWriter | None
 ) -> GaleraSession:
-    """Check a session that has just logged in, and return it; before an error, close it. If the
-    session may write, its node is the writer from now on.
+    """Check a session that has just logged in, and return it. If there is an error, close the
+    session. If the session may write, its node is the writer from now on.
 
     Args:
         session: the session, outside a transaction.
         database: True if the session may write to countersink's database.
-        several: True if another host may serve instead: then a node in trouble is always refused.
-        former: the error that names the writer, if no host of the URL could reach that writer; None
-            otherwise.
+        several: True if the URL has other hosts to use instead: then refuse any node in trouble.
+        former: the error that names the writer, if no host of the URL could reach it; else None.
 
     Raises:
         Unavailable: the node takes no writes.
-        OtherWriter: another node is the writer.
-    """
+        OtherWriter: another node is the writer."""
     try:
         node = read_node(session)
         session.cluster, session.address = node.cluster, node.address
@@ -256,9 +254,9 @@ def admit(
 def _check_writer(
     session: GaleraSession, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """Make the node the writer, if the present writer must be replaced. Return the UUID that COMMIT
-    checks; empty if there are no tables.
-    """
+    """Make ``node`` the writer if the present writer must be replaced. Return the UUID that COMMIT
+    will check, for :attr:`GaleraSession.node`; empty if there are no tables. The arguments
+    ``several`` and ``former`` and the errors are those of :func:`admit`."""
     try:
         # A change of the writer on another node may not have arrived at this node yet.
         session.execute("SET SESSION wsrep_sync_wait = 1")
@@ -291,18 +289,19 @@ def _check_writer(
 
 
 def _is_other(found: tuple[str, str] | None, node: Node) -> bool:
-    """Return whether the writer is another node, not ``node`` before its restart (same address)."""
+    """Return whether the writer is another node. (A restart changes a UUID, but no address.)"""
     return found is not None and found[0] != node.name and found[1] != (node.address or None)
 
 
 def _require_change(
     address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """Return the reason why the writer at ``address`` must be replaced by this session's node.
+    """Return the reason why the writer at ``address`` must be replaced by ``node`` now. ``uses`` is
+    the number of transactions through that writer; see :func:`admit` for ``several`` and
+    ``former``.
 
     Raises:
-        OtherWriter: the writer must not be replaced yet.
-    """
+        OtherWriter: the writer must not be replaced yet."""
     known = ":" in address
     # A writer whose address is unknown has certainly left where this node is the only member.
     if address not in node.members if known else len(node.members) == 1:
@@ -348,7 +347,8 @@ def read_node(session: Session) -> Node:
 
 
 def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
-    """Return the writer (UUID, address) or None, whether all rows name it, and the sum of uses."""
+    """Return the writer's UUID and address (None if there is no writer), whether all rows name it,
+    and the sum of uses."""
     rows = session.query(
         "SELECT node, address, COUNT(*), SUM(uses) FROM writer_fence"
         " GROUP BY node, address ORDER BY MIN(number)"

@@ -1,6 +1,6 @@
 """The choice of the host that takes writes, where the URL has several hosts. This module finds out
-why a host takes no writes (read only, Group Replication), decides in which order the hosts are
-asked (``SILENT_S``), and breaks the sessions to a host that hangs (``PATIENCE_S``). See
+why a host takes no writes (read only, Group Replication), and decides in which order hosts are
+asked (``SILENT_S``). It also breaks sessions to a host that hangs (``PATIENCE_S``). See
 ``galera.py`` for nodes of Galera.
 """
 
@@ -93,12 +93,14 @@ def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
     """Call ``log_in`` for the hosts in the URL's order, and return its result for the first host
     that takes writes. Hosts that were silent lately come last.
 
+    If no host takes writes, ``log_in`` is called once more for each host that raised OtherWriter,
+    with that error as ``former``. There is no second call if the writer works and only refused this
+    login.
+
     Args:
         settings: the settings of a URL with several hosts.
-        log_in: logs in to one host, whose settings it gets. It raises Unavailable if the host takes
-            no writes, and OtherWriter if another node of the host's cluster takes them. If no host
-            takes writes, it is called once more for each host that raised OtherWriter, with that
-            error as ``former``; not if that writer works and only refuses this login.
+        log_in: logs in to the host whose settings it gets. It raises Unavailable if the host takes
+            no writes, and OtherWriter if another node of the host's cluster takes them.
 
     Raises:
         Unavailable: no host takes writes. The message has the reason of each host.
@@ -135,11 +137,11 @@ def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
 
 
 def _answers(writer: str, errors: Mapping[str, StoreError]) -> bool:
-    """Return whether the login to the writer failed with a connection limit or a refusal. Then the
-    writer works, and may serve other clients.
+    """Return whether the writer works although the login to it failed, with a connection limit or a
+    refusal. Then it may serve other clients.
 
-    If the writer's address is none of the URL's, any host that failed in this way may be the
-    writer.
+    If the writer's address is not in the URL, any host whose login failed in this way may be the
+    writer. So return whether there is such a host.
 
     Args:
         writer: address of the writer.
@@ -150,8 +152,8 @@ def _answers(writer: str, errors: Mapping[str, StoreError]) -> bool:
 
 
 def may_take_writes(error: StoreError) -> bool:
-    """Return whether a host whose login raised ``error`` may take writes of other clients: the
-    error is a connection limit or a refusal, so the server itself works.
+    """Return whether a host whose login raised ``error`` may take writes of other clients. It may
+    if the error is a connection limit or a refusal, because the server itself works then.
     """
     return error.code in LIMITS or isinstance(error, Refused)
 
@@ -200,12 +202,13 @@ class Waiting(Protocol):
 class Watch:
     """Breaks the sessions to a host that hangs, if another host takes writes.
 
-    A frozen server does not reply, and neither does a server that lost its group during a COMMIT.
-    But a working server does not reply either while a long statement runs. So if a session waits
-    for long, a thread logs in to its host anew and asks whether the host still takes writes. If
-    not, the thread asks the other hosts; if one of them takes writes, it breaks the sessions. On
-    Galera the other nodes decide: a node that was frozen says for some seconds that it takes
-    writes, although the other nodes have excluded it.
+    A session waits long for a reply if its server is frozen, if its server lost its group during a
+    COMMIT, or if a long statement runs. So a thread logs in to the host anew, and asks whether the
+    host still takes writes. If it does not, the thread asks the other hosts. If one of them takes
+    writes, the thread breaks all sessions to the host that hangs.
+
+    On Galera, the thread asks the other nodes whether they have excluded the host: after a freeze,
+    a node says for some seconds that it takes writes, although it is excluded.
 
     After a session was broken, it is unknown whether its statement took effect, as after any lost
     connection.
@@ -269,12 +272,12 @@ class Watch:
         self._next = {host: self._next[host] for host in found if host in self._next}
 
     def _has_moved(self, settings: Settings, session: Waiting, since: float) -> bool:
-        """Return whether a session's host takes no writes any more while another host takes writes;
-        or, on Galera, whether the other nodes have excluded it.
+        """Return whether the sessions to a host must be broken: the host takes no writes any more
+        and another host does, or the other nodes of its Galera cluster have excluded it.
 
         Args:
             settings: the settings of the URL, with all its hosts.
-            session: the session.
+            session: a session on the host that is checked.
             since: the session's ``waiting_since`` before this check.
         """
         host = session.where
@@ -306,8 +309,8 @@ class Watch:
     def _failure(
         self, host: Settings, ask: Callable[[Any], object] = lambda opened: None
     ) -> StoreError | None:
-        """Log in to a host and call ``ask`` with the new session. Return the error of either; None
-        if the host takes writes and answers.
+        """Log in to a host and call ``ask`` with the new session. Return the error of the login or
+        of ``ask``. Return None if there was no error; then the host takes writes.
         """
         began = time.monotonic()
         try:

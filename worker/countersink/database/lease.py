@@ -1,8 +1,8 @@
-"""Leases of workers' slots (1 to 255) in the table ``lease``: a worker takes, renews and releases
-one. See ``worker/loop.py`` for how long a lease lasts.
+"""Leases of workers' slots (1 to 255) in the table ``lease``: functions by which a worker takes,
+renews and releases a lease. See ``worker/loop.py`` for how long a lease lasts.
 
-Counts are exact even if two workers use the same slot; they only wait for each other. This happens
-if a worker was paused, so that its lease expired, and then goes on with its slot.
+If a worker is paused, its lease may expire, and another worker may take the slot. If the first
+worker then goes on, both use the slot. Counts stay exact: the two workers only wait for each other.
 """
 
 import random
@@ -16,8 +16,8 @@ _TRIES: Final = 8
 
 
 def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Lease a slot, and return True; return False if the slot is leased, by this holder or another,
-    or if another process takes it now.
+    """Lease a slot, and return True. Return False if the slot is leased already, even by this
+    holder, or if another process leases it at the same time.
 
     Args:
         session: a session outside a transaction.
@@ -39,8 +39,9 @@ def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool
 
 
 def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
-    """Lease one of the slots 1 to 255 for a worker, and return its number. If all are leased, or
-    others were faster up to eight times, return the number of a random one, without a lease.
+    """Lease one of the slots 1 to 255 for a worker, and return its number. Return the number of a
+    random slot, without a lease, if all slots are leased, or if other processes were faster at each
+    of up to eight attempts.
 
     Args:
         session: a session outside a transaction.
@@ -58,15 +59,15 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
 
 
 def any_slot() -> int:
-    """Return the number of a random slot from 1 to 255. Another worker may have leased it: then
-    both wait for each other, and counts stay exact.
+    """Return the number of a random slot from 1 to 255, without a lease. Another worker may use the
+    slot: then both wait for each other, and counts stay exact.
     """
     return random.choice(WORKER_SLOTS)
 
 
 def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Extend a worker's lease. Return False if the worker has none, because it shares the slot or
-    its lease has expired.
+    """Extend a worker's lease, and return True. Return False if the worker has no lease of the
+    slot, because it never got one or because the lease has expired.
 
     Args:
         session: a session outside a transaction.

@@ -3,8 +3,8 @@ them.
 
 The file ``database/schema.sql`` is version 1; each later version is a numbered file beside it. DDL
 commits by itself, so a crash can leave a migration half done. Therefore every statement can be run
-again, and the version is recorded last. If two processes migrate at once, the second waits for a
-row lock. The first holds that lock on a connection of its own, so that the lock ends with the
+again, and the version is recorded last. If two processes migrate at the same time, the second waits
+for a row lock. The first holds that lock on a separate connection, so that the lock ends with the
 process.
 """
 
@@ -95,7 +95,7 @@ def split_statements(sql: str) -> tuple[str, ...]:
 
 def identity(session: Session) -> str:
     """Return the identity of an installation's tables: the time of their creation and the name of
-    their database. It is the same under whichever host name the server is reached.
+    their database. It does not depend on the host name under which the server is reached.
     """
     made = session.query("SELECT MIN(applied_at), DATABASE() FROM schema_version")
     return " ".join(map(str, made[0]))
@@ -167,9 +167,9 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
 @contextmanager
 def _turn(settings: Settings) -> Iterator[None]:
-    """Within the block, hold the row lock that only one migrating process can have; wait for it for
-    up to an hour. The lock is on a connection of its own, because DDL on the same connection would
-    commit and release it.
+    """Within the block, hold the row lock that only one migrating process can have; wait for the
+    lock for up to an hour. The lock is on a separate connection, because DDL on the same connection
+    would commit and release it.
     """
     with _connect(settings, TURN_SECONDS) as holder:
 

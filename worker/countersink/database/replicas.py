@@ -1,7 +1,8 @@
-"""``ReplicaPool``: sessions that read on replicas instead of on the writer, the server that takes
-writes. A replica is read only after it has applied everything that the writer has committed. This
-module sets how long a replica may take to catch up (``CATCH_UP_S``), and how long it is left alone
-after a failure (``REST_S``). If no replica has caught up, the writer is read.
+"""``ReplicaPool``: sessions that read on replicas instead of on the writer, which is the server
+that takes writes. A replica is read only after it has applied everything that the writer has
+committed. This module sets how long a replica may take to catch up (``CATCH_UP_S``), and for how
+long no read uses a replica after a failure (``REST_S``). If no replica has caught up, reads run on
+the writer.
 """
 
 import logging
@@ -48,8 +49,8 @@ Open = Callable[[Settings], Session]
 
 
 class _Behind(Exception):
-    """A replica has not applied everything yet, or cannot tell; or no replica can be used. The
-    message is for people.
+    """A replica has not applied everything yet, or cannot tell whether it has; or no replica can be
+    used. The message is for people.
     """
 
 
@@ -57,10 +58,10 @@ class ReplicaPool(Pool):
     """A pool whose reads run on replicas, and see the same data as a read on the writer.
 
     Sessions from :meth:`lent` are on the writer. Before each read the pool asks the writer for the
-    GTIDs of its commits. A replica that has not applied them within :data:`CATCH_UP_S` is left
-    alone for a while. If the replica is a node of the writer's own Galera cluster, it waits for the
-    cluster's commits instead. If the writer has no GTIDs, other replicas cannot be used, and reads
-    run on the writer.
+    GTIDs of its commits, and waits until a replica has applied them. If this takes longer than
+    :data:`CATCH_UP_S`, reads do not use the replica for a while. If writer and replica are nodes of
+    one Galera cluster, the replica waits for the cluster's commits instead of GTIDs. If the writer
+    has no GTIDs, replicas outside its cluster cannot be used, and reads run on the writer.
 
     Args:
         writer: opens a session on the writer.
@@ -82,8 +83,8 @@ class ReplicaPool(Pool):
 
         Raises:
             Misconfigured: a replica has other tables than the writer.
-            StoreError: a query on the writer failed; or one on a replica, for a reason for which no
-                other server is asked (Conflict, UnknownZone).
+            StoreError: a query on the writer failed, or a query on a replica failed with Conflict
+                or UnknownZone. After other errors of a replica, another server is asked.
         """
         try:
             return self._on_replica(lambda replica, ready: replica.pool.read_after(ready, work))
@@ -158,8 +159,8 @@ _UNUSABLE: Final = (Unavailable, Refused, SchemaMismatch)
 
 
 class _Replica:
-    """A replica with a pool of sessions on it. It also knows until when it is not to be asked after
-    a failure.
+    """A replica with a pool of sessions on it. After a failure it has a pause, in which it is not
+    asked.
     """
 
     def __init__(self, host: Settings, opened: Open) -> None:
@@ -173,9 +174,9 @@ class _Replica:
     def take_turn(self) -> bool:
         """Return whether the caller may ask the replica now.
 
-        After a failure there is a pause in which nobody asks the replica. After the pause one
-        caller may ask it, and for all others a new pause begins, twice as long. If the replica
-        answers that caller, the new pause ends.
+        After a failure there is a pause, in which the answer is False. The first call after the
+        pause returns True. It begins a new pause, twice as long, for all other callers.
+        :meth:`note_success` ends the pause.
         """
         with self._lock:
             now = time.monotonic()
@@ -192,7 +193,7 @@ class _Replica:
             self._logged = ""
 
     def rest(self, reason: BaseException) -> None:
-        """Begin a pause, and log its reason unless that is the same as before."""
+        """Begin a pause. Log the reason if it is not the reason of the previous pause."""
         with self._lock:
             # A lagging replica catches up soon, but each try of a silent one takes seconds.
             if not self._rest_s or not isinstance(reason, Unavailable):
@@ -265,16 +266,17 @@ def _catch_up(session: Session, host: Settings, position: _Position, tables: str
 
 
 def _check_origin(session: Session, position: str) -> None:
-    """Check that the last transactions that a MariaDB replica has applied come from the same
-    servers as the writer's. This is needed because MASTER_GTID_WAIT compares only numbers, which
-    another server may have used as well.
+    """Check that MASTER_GTID_WAIT was right on a MariaDB replica. It compares only the numbers of
+    transactions, and two servers may use the same number. So compare in each GTID domain which
+    server made the last transaction.
 
     Args:
         session: a session on the replica.
         position: the writer's GTIDs, one for each GTID domain.
 
     Raises:
-        _Behind: in some GTID domain the two last transactions come from different servers.
+        _Behind: in some GTID domain the last transactions of replica and writer are from different
+            servers.
     """
     applied = _origins(str(session.query("SELECT @@GLOBAL.gtid_slave_pos")[0][0]))
     for domain, server in _origins(position).items():

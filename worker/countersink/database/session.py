@@ -76,8 +76,8 @@ class Session(AbstractContextManager["Session", None]):
 
     @property
     def checked(self) -> bool:
-        """Whether each COMMIT checks that no other Galera node takes the writes; True also where
-        none can. False if the session only reads, or had no tables at its login.
+        """True if each COMMIT checks that no other Galera node takes the writes. Also True without
+        Galera. False if the session only reads, or if there were no tables at its login.
         """
         return True
 
@@ -106,8 +106,8 @@ class Session(AbstractContextManager["Session", None]):
             return int(cursor.execute(sql, args or None))
 
     def hand_out(self, sql: str) -> Executed:
-        """Run a statement that hands out values of a sequence. Return its number of changed rows
-        and its insert id, which is the last of the values if it handed out any.
+        """Run a statement that takes values of a sequence. Return the number of changed rows and
+        the insert id. If values were taken, the insert id is the last of them.
         """
         with self._translated():
             return execute(self._connection, sql)
@@ -164,12 +164,12 @@ class Session(AbstractContextManager["Session", None]):
             self.execute(f"INSERT INTO {into} VALUES {values}{clause}", args)
 
     def literal(self, text: str) -> str:
-        """Return ``text`` as an SQL literal, quoted by the driver, for a statement of many rows."""
+        """Return ``text`` as an SQL literal, quoted by the driver."""
         return self._connection.escape(text)
 
     def see_all_commits(self) -> None:
-        """Let each later transaction see everything that was committed before on any server. This
-        does nothing on a single server; the subclass for Galera overrides it.
+        """Let each later transaction see everything that any server committed before that
+        transaction. Does nothing on a single server; the subclass for Galera overrides it.
         """
 
     def begin(self, *, snapshot: bool = False) -> None:
@@ -183,8 +183,8 @@ class Session(AbstractContextManager["Session", None]):
         self.execute(f"START TRANSACTION{options}")
 
     def commit(self) -> None:
-        """Commit the transaction. After Unavailable it is unknown whether it was committed. So run
-        again only a transaction that first finds out what was committed, as guards show it.
+        """Commit the transaction. If this raises Unavailable, it is unknown whether the transaction
+        was committed. Then run it again only if it first checks that, for example by guard rows.
         """
         with self._translated():
             self._connection.commit()
@@ -236,7 +236,7 @@ class Session(AbstractContextManager["Session", None]):
             self.close(hard=True)
 
     def silent(self) -> bool:
-        """Return whether the connection is open and the server has not sent anything unasked."""
+        """Return whether the connection is open and has no unread bytes from the server."""
         sock = getattr(self._connection, "_sock", None)
         if self.closed or sock is None:
             return False
@@ -257,7 +257,7 @@ class Session(AbstractContextManager["Session", None]):
 
     @contextmanager
     def reply_timeout(self, seconds: float) -> Iterator[None]:
-        """Within the block, count the server as unavailable after ``seconds`` without a reply, if
+        """Within the block, raise Unavailable after ``seconds`` without a reply from the server, if
         that is less than the session's usual read timeout.
         """
         driver: Any = self._connection
@@ -290,8 +290,8 @@ class Session(AbstractContextManager["Session", None]):
         end_connection(self._connection)
 
     def abort(self) -> None:
-        """Break the connection. Any thread may call this; a method that waits for a reply raises
-        Unavailable.
+        """Break the connection. Any thread may call this. A method that is waiting for a reply then
+        raises Unavailable.
         """
         sock = getattr(self._connection, "_sock", None)
         if isinstance(sock, socket.socket):
@@ -352,7 +352,7 @@ def rerun(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Result:
-    """Call ``work``, up to ``attempts`` times while it raises Conflict, and return its result.
+    """Call ``work``, again while it raises Conflict, at most ``attempts`` times. Return its result.
 
     Before each further call there is a pause of random length, up to half a second, so that the
     same two transactions do not conflict again.
@@ -360,10 +360,10 @@ def rerun(
     Args:
         work: a transaction that rolls back if it raises.
         attempts: maximum of calls.
-        pause: a function that waits for so many seconds.
+        pause: sleeps for the seconds in its argument.
 
     Raises:
-        Conflict: the last call raised it. Any other exception of ``work`` is raised at once.
+        Conflict: the last call raised it. Other exceptions of ``work`` are raised at once.
     """
     longest = _FIRST_PAUSE
     for _ in range(attempts - 1):
@@ -377,8 +377,8 @@ def rerun(
 
 @contextmanager
 def explained(reason: str, advice: str) -> Iterator[None]:
-    """Run the block, and replace a Conflict that it raises by one whose message begins with
-    ``reason`` and ends with ``advice``.
+    """Run the block. If it raises a Conflict, raise another Conflict instead, whose message begins
+    with ``reason`` and ends with ``advice``.
     """
     try:
         yield
@@ -389,8 +389,8 @@ def explained(reason: str, advice: str) -> Iterator[None]:
 def rerun_transaction(
     session: Session, work: Callable[[], Result], *, attempts: int = ATTEMPTS
 ) -> Result:
-    """Run ``work`` in a transaction of the session, and the whole transaction again after each
-    Conflict. Return its result. See :func:`rerun`.
+    """Run ``work`` in a transaction of the session, and return its result. After each Conflict, run
+    the whole transaction again. See :func:`rerun`.
     """
 
     def attempt() -> Result:

@@ -1,5 +1,5 @@
-"""Sessions that are used again: ``KeptSession`` for one thread, which waits while the database is
-away; ``Pool`` for several threads; ``Cancellation`` of reads; and the check of the tables' version.
+"""Sessions that are used again. ``KeptSession`` is for one thread, and waits while the database is
+away; threads share a ``Pool``. ``Cancellation`` ends reads. Also the check of the tables' version.
 """
 
 import math
@@ -86,7 +86,7 @@ def require_schema(session: Session) -> None:
     """Check that the tables have the version that this program needs.
 
     Raises:
-        SchemaMismatch: there are none, or they are older or newer. The message says what to do.
+        SchemaMismatch: there are no tables, or older or newer ones. The message says what to do.
     """
     found = schema_version(session)
     if found > VERSION:
@@ -109,7 +109,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
     Args:
         connect: opens the session.
         stop: called while the server is unavailable; if it returns true, :meth:`run` gives up.
-        attempts: number of times that :meth:`run` tries work that conflicts.
+        attempts: after this number of calls that raised Conflict, :meth:`run` gives up.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         self.close()
 
     def __call__(self) -> Session:
-        """Return the session, reopened if lost or idle for 15 s. Call this for each transaction.
+        """Return the session, for one transaction. Open it again if it was lost or idle for 15 s.
 
         Raises:
             StoreError: the session cannot be opened.
@@ -148,7 +148,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         return self._session is not None and not self._session.closed
 
     def open(self) -> Self:
-        """Open the session now, and return this object. Do not wait if the server is unavailable.
+        """Open the session now, and return this object. If the server is away, raise immediately.
 
         Raises:
             StoreError: the session cannot be opened.
@@ -162,15 +162,15 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Call ``work`` with the session and ``args``, and return its result. After a Conflict or a
-        lost server it is called again, so it must check first whether its work was done already.
+        """Call ``work`` with the session and ``args``, and return its result. ``work`` is called
+        again after a Conflict or a lost server, so it must first check whether an earlier call was
+        committed.
 
         Raises:
             Conflict: each attempt conflicted with another transaction.
             Unavailable: the server did not answer for :data:`PATIENCE_S`, or ``stop`` returned
                 true.
-            StoreError, and the exceptions of ``work``.
-        """
+            StoreError, and the exceptions of ``work``."""
         deadline: float | None = None
         pause = _PAUSE_S
         while True:
@@ -190,7 +190,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         self._used_at = time.monotonic()
 
     def abort(self) -> None:
-        """Break the connection. Any thread may call this; a call that waits raises Unavailable."""
+        """Break the connection. Any thread may call this. A running query raises Unavailable."""
         session = self._session
         if session is not None:
             session.abort()
@@ -203,16 +203,16 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
 
 
 def brief_session(where: Settings | str) -> KeptSession:
-    """Return a session, not opened yet, for a caller that waits 3 s for a reply, 2 s for a lock."""
+    """Return a session, not opened yet, that waits at most 3 s for a reply and 2 s for a lock."""
     options = SessionOptions(read_timeout=BRIEF_READ_TIMEOUT_S, lock_wait=BRIEF_LOCK_WAIT_S)
     return KeptSession(partial(open_tables, where, **options))
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return whether ``error`` may end by itself or when an operator acts, so that waiting helps.
+    """Return whether ``error`` may go away by itself or after an operator has acted.
 
-    BadData and DuplicateKey do not end: they are bugs, as rows are checked before they are sent and
-    duplicates are handled. Tables of a newer version need an upgrade of this program.
+    Return True for Unavailable, Conflict, Refused and Misconfigured, and for SchemaMismatch if the
+    tables are missing or old. Return False for all others, also for tables of a newer version.
     """
     if isinstance(error, SchemaMismatch):
         return not error.newer
@@ -235,7 +235,7 @@ class Pool:
 
     Args:
         connect: opens a session.
-        usable: returns whether a kept session can be used again after so many idle seconds.
+        usable: gets a kept session and its idle seconds, and returns whether it can be used again.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ class Pool:
 
     @contextmanager
     def lent(self) -> Iterator[Session]:
-        """Lend a session outside a transaction. The block must end each transaction that it begins.
+        """Yield a session in no transaction. The block must end any transaction that it begins.
 
         Raises:
-            StoreError: no session can be opened. Nothing was sent.
+            StoreError: no session can be opened. No statement was sent.
         """
         session = self._take() or self._connect()
         try:
@@ -313,8 +313,8 @@ class Pool:
             session.close()
 
     def _give_back(self, session: Session) -> None:
-        """Keep a session, or close it: if there are enough, or if it was interrupted, because a
-        late KILL QUERY may still come.
+        """Close a session if it is interrupted, because a late KILL QUERY may still come, or if the
+        pool keeps enough sessions. Keep it otherwise.
         """
         self._check_fork()
         usable = not (session.closed or session.interrupted)
@@ -325,8 +325,8 @@ class Pool:
         session.close(hard=session.interrupted)
 
     def _check_fork(self) -> None:
-        """In a forked child, forget the sessions of the parent, and the lock, which another thread
-        of the parent may have held.
+        """In a forked child, forget the parent's sessions, and replace the lock, which another
+        thread of the parent may have held during the fork.
         """
         if self._pid != os.getpid():
             self._lock = threading.Lock()
@@ -355,7 +355,7 @@ class Cancellation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Within the block, let :meth:`cancel` end this thread's reads (ReadInterrupted)."""
+        """Let :meth:`cancel` end this thread's reads in the block; they raise ReadInterrupted."""
         token = _CURRENT.set(self)
         try:
             yield

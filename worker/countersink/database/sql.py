@@ -96,15 +96,15 @@ def datetime_of(seconds: int) -> datetime:
 
 
 def width_number(label: int) -> int:
-    """Return the number of a bucket's width, which the column ``width`` holds, from the bucket's
-    label.
+    """Return the number of a bucket's width, from the bucket's label. It is the value of the column
+    ``width``.
     """
     return label % 60
 
 
 def label_time(label: int) -> datetime:
-    """Return the beginning of a bucket, which the column ``bucket`` holds, from the bucket's label.
-    It is a naive datetime in UTC.
+    """Return the beginning of a bucket, from the bucket's label. It is the value of the column
+    ``bucket``, as a naive datetime in UTC.
 
     Raises:
         OverflowError: the time is beyond the year 9999.
@@ -150,8 +150,8 @@ def labels_where(labels: Iterable[int]) -> tuple[str, list[object]]:
 
 
 def head(literal: Callable[[str], str], counter: str, bucket: int) -> str:
-    """Return the beginning of a cell's row literal, up to and including ``X'`` before its key. The
-    caller appends the hex digits of the key, the closing quote, and the other columns.
+    """Return the beginning of a cell's row literal, up to and including the ``X'`` in front of the
+    key. The caller appends the hex digits of the key, the closing quote, and the other columns.
 
     Args:
         literal: a function that quotes a text, such as :meth:`Session.literal`.
@@ -252,8 +252,8 @@ def is_galera(variables: Mapping[str, str]) -> bool:
 
 
 def is_on(value: str) -> bool:
-    """Return whether the value of a variable means that it is on: any value but OFF and 0. (Since
-    MariaDB 12 ``read_only`` can also be NO_LOCK or NO_LOCK_NO_ADMIN.)
+    """Return whether a server variable with this value is on. Only OFF and 0 mean that it is off.
+    (Since MariaDB 12 ``read_only`` can also be NO_LOCK or NO_LOCK_NO_ADMIN.)
     """
     return value.upper() not in ("OFF", "0")
 

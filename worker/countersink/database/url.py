@@ -129,7 +129,7 @@ class Settings:
         return self.unix_socket or _shown(self.host, self.port)
 
     def each_host(self) -> "list[Settings]":
-        """Return settings for each host of the URL alone, in the URL's order."""
+        """Return a Settings with one host for each host of the URL, in the URL's order."""
         hosts = [(self.host, self.port), *self.others]
         return [replace(self, host=host, port=port, others=()) for host, port in hosts]
 
@@ -164,7 +164,7 @@ class Settings:
 
 
 def with_database(url: str, name: str) -> str:
-    """Return the URL with the database ``name`` in place of its own.
+    """Return ``url`` with the database ``name`` in place of the database that it names.
 
     Raises:
         Misconfigured: the URL cannot be used.
@@ -176,8 +176,8 @@ def with_database(url: str, name: str) -> str:
 
 
 def _with_one_host(url: str) -> list[str]:
-    """Return a URL for each host of the URL ``url``, in the same order; only ``url`` if it is
-    malformed.
+    """Return one URL for each host of ``url``, in the order of the hosts. Return only ``url``
+    itself if it is malformed.
     """
     found = _HOSTS.fullmatch(url)
     if found is None:
@@ -186,8 +186,8 @@ def _with_one_host(url: str) -> list[str]:
 
 
 def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
-    """Check that the names of several hosts are different and not empty, and that the URL has no
-    ``unix_socket``.
+    """Check the hosts of a URL with several hosts: names are not empty, no host comes twice, and
+    the URL has no ``unix_socket``.
 
     Raises:
         Misconfigured: one of these does not hold.

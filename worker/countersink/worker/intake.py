@@ -4,9 +4,9 @@ streams are empty. The constants say how often each is done; see ``options.py`` 
 
 A bug in decoding must not stop the worker: an entry that cannot be decoded becomes a dead letter.
 
-The next batch is not read on a second thread while MySQL applies this one. It was measured not to
-be faster: both threads need Python's interpreter lock, and applying took longer by the time that
-reading saved.
+One thread reads and applies in turn. A second thread that reads the next batch while MySQL applies
+this one was measured, and was not faster: both threads need Python's interpreter lock, so applying
+became slower by as much time as reading saved.
 """
 
 import logging
@@ -45,16 +45,16 @@ Held = tuple[str, str, str]
 
 @dataclass(slots=True)
 class ReadBatch:
-    """Decoded entries, each entry id once, and all their deliveries.
+    """The decoded entries of some deliveries. An entry that was delivered twice is included once.
 
     Attributes:
         entries: the entries by entry id (32 hex digits), in the order of arrival.
         deliveries: all deliveries to acknowledge. An entry that was delivered twice has two.
         rows: number of rows in the entries, good and bad.
-        drained: whether the batch and all streams are empty, and nothing is pending. Only found out
-            with the option ``drain``.
-        silent: whether no partition could be read, because Redis does not serve. Only on a Redis
-            Cluster: elsewhere :meth:`Intake.next` raises then.
+        drained: True if the batch and all streams are empty, and nothing is pending. Always False
+            without the option ``drain``.
+        silent: True if no partition of a Redis Cluster could be read, because no node is available.
+            Always False for a single Redis, where :meth:`Intake.next` raises instead.
     """
 
     entries: dict[str, Incoming] = field(default_factory=dict)
@@ -78,8 +78,9 @@ class ReadBatch:
 
 
 class Intake:
-    """Reads, claims and decodes entries. A batch must be acknowledged before :meth:`next` is called
-    again; else that call could find the batch's entries as orphans and return them once more.
+    """Reads, claims and decodes entries. Each batch must be acknowledged before :meth:`next` is
+    called again. Otherwise that call may return entries of the batch once more, if they were found
+    pending with no worker.
 
     Args:
         group: this worker's consumer; the intake keeps ``group.streams`` up to date.
@@ -88,9 +89,9 @@ class Intake:
         follow: whether to look for new partitions.
 
     Attributes:
-        lost: number of entries that this worker found trimmed before they were applied.
-        away: the partitions that cannot be read now. Always empty: this class reads one server,
-            which has all streams. It is here because the readers of a cluster have it.
+        lost: number of unapplied entries that this worker found trimmed from their streams.
+        away: always empty. It exists because :class:`~countersink.worker.readers.Readers` has it,
+            for partitions that cannot be read now; this class reads a single server.
     """
 
     away: Final[Mapping[int, str]] = MappingProxyType({})
@@ -118,9 +119,9 @@ class Intake:
     def begin(self) -> int:
         """Find the streams; return how many there are.
 
-        It makes no group, because reading makes missing groups. A full Redis refuses the command
-        that makes a group, even if the group exists. A worker that began with it could never empty
-        that Redis.
+        This creates no consumer groups; reading creates missing ones. A full Redis refuses to
+        create a group, even if the group exists. So a worker that began by creating groups could
+        never empty a full Redis.
 
         Raises:
             StreamError: Redis does not answer, or refuses.
@@ -159,7 +160,7 @@ class Intake:
         self._group.acknowledge(batch.deliveries)
 
     def run_chore(self, chore: Callable[[], object]) -> None:
-        """Call ``chore`` at once, on the thread of the worker's loop."""
+        """Call ``chore`` now, on this thread, which is that of the worker's loop."""
         chore()
 
     def leave(self, brief_client: redis.Redis) -> None:
@@ -182,11 +183,11 @@ class Intake:
         return batch
 
     def _recover(self) -> None:
-        """Do the chores for which it is time: find new streams, take over entries of other workers,
-        delete idle consumers.
+        """Do the chores that are due: find new streams, take over entries of other workers, delete
+        idle consumers.
 
         Raises:
-            StreamUnavailable: Redis does not serve. The next call does the chores that are left.
+            StreamUnavailable: Redis is unavailable. The next call does the chores that are left.
         """
         if self._follows:
             self._do(self._follow_partitions, PARTITIONS_EVERY_S)
@@ -196,9 +197,13 @@ class Intake:
         self._do(self._forget_consumers, CONSUMERS_EVERY_S)
 
     def _do(self, chore: Callable[[], bool], every_s: float) -> None:
-        """Do a chore if it is time: ``every_s`` seconds after the last time, or at once if it
-        returned true last time, which says that there is more to do. A refusal by Redis, or a bug,
-        is logged and then ignored; if Redis does not serve, StreamError is raised.
+        """Do a chore if it is due. It is due ``every_s`` seconds after its last call. It is due
+        immediately if its last call returned True, which means that there is more to do.
+
+        If Redis refuses a command, or after a bug, the error is logged, and nothing is raised.
+
+        Raises:
+            StreamError: Redis is unavailable.
         """
         now = time.monotonic()
         if now < self._due.get(chore.__name__, 0.0):
@@ -315,7 +320,7 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
 
 
 def as_dead_letter(entry: Incoming) -> Incoming:
-    """Return ``entry`` without its rows, as one dead letter of the whole entry
+    """Return a copy of ``entry`` that has no rows, and a dead letter for the whole entry
     (``internal_error``).
     """
     dead = DeadRow.from_bad(entry.id, entry.stream, entry.at, _internal_error(entry.payload))

@@ -202,8 +202,8 @@ class Loop:
             return self._apply_batches(applier)
 
     def _apply_batches(self, applier: Applier) -> bool:
-        """Apply batches until a stop is requested and all entries that were read are acknowledged,
-        or until the streams are drained; return whether they are drained.
+        """Apply batches. Return True when the streams are drained. Return False when a stop is
+        requested and all entries that were read are acknowledged.
 
         Raises:
             GivenUp: a stop was requested while a server was away; the batch stays pending.
@@ -244,12 +244,12 @@ class Loop:
         self._report.batch(applied, repeats, took)
 
     def _apply(self, applier: Applier, entries: Sequence[Incoming]) -> Applied:
-        """Apply the entries, after an unexpected error one by one; return the summed figures. An
-        entry that fails :data:`TRIES` times becomes a dead letter.
+        """Apply the entries together; after an unexpected error, each alone. Return summed figures.
+        An entry that fails :data:`TRIES` times becomes a dead letter.
 
         Raises:
-            GivenUp: a stop was requested while MySQL was away; no entry is acknowledged; some may
-                have been applied.
+            GivenUp: a stop was requested while MySQL was away. No entry is acknowledged, though
+                some may have been applied.
             SchemaMismatch: a newer version has migrated the tables.
         """
         done = self._try(applier, entries)
@@ -282,7 +282,7 @@ class Loop:
         return self._mysql.call(partial(applier.apply, [as_dead_letter(entry)]))
 
     def _try(self, applier: Applier, entries: Sequence[Incoming]) -> Applied | Exception:
-        """Apply the entries; return the figures, or the unexpected error."""
+        """Apply the entries. Return the figures, or return (not raise) an unexpected error."""
         try:
             return self._mysql.call(partial(applier.apply, entries))
         except (GivenUp, SchemaMismatch):
@@ -347,7 +347,7 @@ class Slot:
         self._number = 0
 
     def take(self) -> int:
-        """Lease a slot; return its number. If all are leased, return that of a random one.
+        """Lease a slot; return its number. If all are leased, return the number of a random slot.
 
         Raises:
             SchemaMismatch: the tables have another version.
@@ -358,8 +358,8 @@ class Slot:
         return self._number
 
     def keep(self) -> int:
-        """Renew the lease if it is time, and return the number of the slot; it is another slot if
-        the lease had expired. To be called only after :meth:`take`.
+        """Renew the lease if that is due. If the lease has expired, lease another slot. Return the
+        number of the slot. Call this only after :meth:`take`.
 
         Errors of MySQL other than the one below are ignored: the code that applies batches logs
         them.

@@ -3,9 +3,9 @@ away delays only its own partitions. Also log lines about partitions that are aw
 
 One command cannot read streams in several hash slots, and a command to a frozen node takes the
 whole socket timeout. So every partition has a thread with its own client, consumer group and
-:class:`~countersink.worker.intake.Intake`. A thread passes a batch to the worker's loop. It reads
-on after this batch was applied and acknowledged, which bounds memory. The loop applies all batches
-that are ready in one transaction.
+:class:`~countersink.worker.intake.Intake`. A thread passes a batch to the worker's loop. To bound
+memory, it reads the next batch only after this one was applied and acknowledged. The loop applies
+all batches that are ready in one transaction.
 
 A failed acknowledgement is repeated until it succeeds. If the process ends before that, the entries
 stay pending, another worker gets them, and their guards show that they were applied."""
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False, repr=False)
 class _Crew:
-    """State that all reader threads share. Changes need the lock ``changed``; the loop waits on it.
+    """State that all reader threads share. Its lock is ``changed``; the loop waits for changes.
 
     Attributes:
         ready: readers with a batch for the loop; the oldest batch is first.
@@ -60,7 +60,7 @@ class _Crew:
 
     @property
     def ending(self) -> bool:
-        """Whether the threads should read no new entries."""
+        """True once a stop is requested or the loop has ended. Then threads read no new entries."""
         return self.stop.requested or self.released.is_set()
 
 
@@ -128,8 +128,8 @@ class Readers:
         It is empty if none came within ``batch_wait_ms``.
 
         Args:
-            fresh: whether to read new entries. If false, an empty batch says that all threads whose
-                nodes answer have ended, or that a second has passed.
+            fresh: whether to read new entries. If false, wait a second longer; then an empty batch
+                means that time is up, or that all threads whose nodes answer have ended.
 
         Raises:
             StreamError: a node did not answer while draining. No entry is lost.
@@ -150,7 +150,7 @@ class Readers:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Let the threads whose batches are in ``batch`` acknowledge them; do not wait for it."""
+        """Let the threads acknowledge their batches in ``batch``, and return without waiting."""
         for reader in self._taken:
             reader.applied()
         self._taken.clear()
@@ -207,7 +207,7 @@ class Readers:
         """Return whether all streams are empty and nothing is pending; if not, let the threads go
         on.
 
-        Threads that found their stream empty wait for busy ones, so all streams are checked again.
+        All streams are checked again here: one may have got entries after its thread had read it.
 
         Raises:
             StreamError: a node does not answer; its streams may have entries."""
@@ -362,9 +362,8 @@ class _Reader:
                 self._wait(empty=True)
 
     def _wait(self, *, empty: bool = False) -> None:
-        """Pass the batch to the loop, unless ``empty``; wait until the loop lets the thread go
-        on.
-        """
+        """Pass the batch to the loop; with ``empty``, the stream is empty and there is no batch.
+        Then wait until the loop lets the thread go on."""
         crew = self._crew
         self.may_go_on.clear()
         with crew.changed:
@@ -376,7 +375,7 @@ class _Reader:
             self.may_go_on.wait()
 
     def _retried(self, work: Callable[[], Result]) -> Result:
-        """Call ``work``, again after each StreamError, and return its result. Raises GivenUp."""
+        """Return the result of ``work``. Repeat it after a StreamError; at a stop raise GivenUp."""
         failures = 0
 
         def failed(error: Exception) -> None:

@@ -46,16 +46,16 @@ class WorkerFigures:
         entries: applied entries; each is counted once.
         duplicates: deliveries of entries that had been applied before.
         rows: applied rows; producers fold many increments into a row.
-        cells: cells that were written, summed over batches; each counts once in a batch.
+        cells: written cells. A cell counts once for each batch that writes it.
         dead: dead letters, of rows or of whole entries.
         too_old: entries that became dead letters because they are older than the pruning watermark.
-        overflown: new keys of batches beyond their counter's key cap.
+        overflown: new keys counted as ``__overflow__`` because of a key cap, summed over batches.
         lost: entries trimmed from a stream before they were applied.
         last_batch: time of the latest acknowledgement.
         last_batch_ms: ms that it took to apply that batch, with waits and repeated attempts.
         last_error: the latest error of a server that was away; ``last_error_at`` is its time.
         started: time at which this process began.
-        away: numbers of a Redis Cluster's partitions that cannot be read now, with commas."""
+        away: comma-separated numbers of a Redis Cluster's partitions that cannot be read now."""
 
     state: str = "starting"
     slot: int | None = None
@@ -91,7 +91,7 @@ class Vitals:
 
     Attributes:
         figures: the worker's figures.
-        moved: :func:`time.monotonic` of its latest step; each try to use a server is a step.
+        moved: time of the latest step, by :func:`time.monotonic`; a try to use a server is a step.
         batches: number of acknowledged batches.
         batch_seconds: seconds from the read to the acknowledgement, summed over the batches."""
 
@@ -137,7 +137,7 @@ def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Hea
 
 
 class BatchReport:
-    """Adds up the figures of batches, and logs faults at once and the progress once a minute."""
+    """Adds up the figures of batches. Logs faults immediately, and the progress once a minute."""
 
     def __init__(self, figures: WorkerFigures, log: Log) -> None:
         self._figures = figures
@@ -147,7 +147,7 @@ class BatchReport:
 
     def batch(self, applied: Applied, repeats: int, seconds: float) -> None:
         """Add a batch that was applied in ``seconds`` and acknowledged. ``repeats`` is the number
-        of its deliveries whose entry had already come with another delivery of this batch."""
+        of deliveries whose entry another delivery had already brought into the batch."""
         figures = self._figures
         figures.entries += applied.applied
         figures.duplicates += applied.duplicates + repeats
@@ -287,7 +287,7 @@ class _Upkeep:
         self._due_at = 0.0
 
     def _is_due(self) -> bool:
-        """Return whether it is time for the task; if so, set the time of the next one."""
+        """Return whether the task is due. If it is, set the time at which it is due next."""
         clock = time.monotonic()
         if clock < self._due_at:
             return False
@@ -308,7 +308,7 @@ class SaltPublisher(_Upkeep):
     _absent: Set[bytes] = frozenset()
 
     def keep(self) -> None:
-        """Make and delete salts, if 10 s are over or the catalog changed. For the loop's thread."""
+        """Make and delete salts if 10 s are over or the catalog changed. Loop's thread only."""
         if not self._is_due():
             return
         clock = time.monotonic()
@@ -362,7 +362,7 @@ class SaltPublisher(_Upkeep):
         self._absent = absent
 
     def _log_refusal(self, task: str, error: Exception) -> None:
-        """Log ``error`` if a person must correct it: the user lacks a right."""
+        """Log ``error`` if MySQL or Redis refused the task, because then a person must act."""
         if isinstance(error, Refused | StreamRefused):
             text = f"the salts of different members cannot be {task}"
             self._log.seldom(WorkerAction.SALTS, text, error=error_text(error))

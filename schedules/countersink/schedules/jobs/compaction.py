@@ -1,12 +1,12 @@
 """Compaction, for the job ``compact`` and for ``countersink compact``: which buckets and keys are
-compacted, when and in which order, how many rows are read and moved at once, and the sentence of
-the result.
+compacted, when and in which order, how many rows one query reads and one transaction moves, and the
+sentence of the result.
 
 A closed bucket (its end is some time ago) is compacted completely, and again after late events. In
 an open bucket, only keys with many rows are compacted. Totals do not change, so the ledger gets no
-postings. In addition, ledger rows of applications' slots that did not change for an hour are added
-up in one row. A pass, which is one compaction of all that is selected, can be stopped or killed at
-any point; the next pass finds the rest.
+postings. Compaction also adds up rows of the ledger: those of applications' slots that have not
+changed for an hour become one row. A pass is one compaction of all that is selected. It can be
+stopped or killed at any point; the next pass finds the rest.
 """
 
 import time
@@ -55,8 +55,8 @@ class CompactOptions:
             time.
         threshold: in an open bucket, a key is compacted if it has more rows than this, without slot
             0.
-        rows: about how many slot rows one transaction moves. In a closed bucket, the number grows
-            up to eight times as large without conflicts. After conflicts, it becomes far smaller.
+        rows: about how many slot rows one transaction moves at first. Without conflicts, the number
+            grows in closed buckets, up to eight times. After conflicts, it becomes far smaller.
         share: share of the time that is spent working, above 0 and at most 1; the rest is pause.
     """
 
@@ -162,11 +162,11 @@ class Pass:
         self.mover.close()
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Read the server's clock. Read the catalog as well if its version has changed, or if
-        ``anew`` is set.
+        """Read the server's clock. Read the catalog, too, if its version has changed or ``anew`` is
+        True.
 
-        Call this after reading buckets. Then the catalog is at least as new as that of the worker
-        that wrote them.
+        Call this after reading buckets. Then the catalog is at least as new as the catalog of the
+        worker that wrote the buckets.
         """
         known = None if anew else self.catalog
         self.now, self.catalog = self.mover.run(partial(now_and_catalog, known=known))
@@ -235,13 +235,14 @@ class Pass:
         return sorted([name, *self.mover.run(partial(names_of, counter=name))])
 
     def _bucket(self, name: str, label: int, most: int | None) -> None:
-        """Compact all keys of a closed bucket; in an open bucket, only keys with more rows than the
-        threshold. With ``before``, compact all keys of buckets before that day, and no others.
+        """Compact all keys of a closed bucket. In an open bucket, compact only keys with more rows
+        than the threshold. If the option ``before`` is set, compact all keys if the bucket is of an
+        earlier day, and none otherwise.
 
         Args:
             name: the counter of the bucket.
             label: the bucket's label.
-            most: greatest number of rows that one of its keys has; None if it is unknown.
+            most: greatest number of rows that a key of the bucket has; None if it is unknown.
         """
         if self.pace.stopped:
             return
@@ -265,8 +266,8 @@ class Pass:
         return scheme.ends_at(label) + self._options.grace_s <= self.now
 
     def _fold(self) -> None:
-        """Add the ledger rows of applications' slots that did not change for an hour to the ledger
-        row of slot 0, for each counter that the options select."""
+        """For each selected counter, add up ledger rows: those of applications' slots that have not
+        changed for an hour are added to the row of slot 0."""
         for name in self.mover.run(ledger.foldable):
             after: int | None = -1 if self._options.counter in (None, counter_of(name)) else None
             while after is not None and not self.pace.stopped:

@@ -11,7 +11,7 @@ The locking read does not wait: it fails at once if another session has locked a
 for a transaction that itself waits, workers would queue up behind it.
 
 After the COMMIT, workers that waited for these rows may deadlock with each other, even though they
-lock in one order. If InnoDB has purged the deleted rows by then, the workers' locks have become
+lock in the same order. If InnoDB has purged the deleted rows, the workers' locks have become
 locks of the gap (as for INSERT ... ON DUPLICATE KEY UPDATE at READ COMMITTED: MySQL's bug 76927),
 and each worker inserts into the other's gap. One is rolled back, and runs its transaction again.
 
@@ -54,9 +54,9 @@ _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The result of a move, in numbers of rows. ``moved`` rows were added up elsewhere and deleted.
-    The keys that had rows to move had ``before`` rows in their buckets, and have ``after`` rows
-    there now."""
+    """The result of a move. ``moved`` is the number of rows that were added up elsewhere and
+    deleted. The keys of these rows had ``before`` rows in their buckets until then, and have
+    ``after`` rows there now."""
 
     before: int = 0
     after: int = 0
@@ -65,8 +65,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """The rows of one key in a bucket, as the server has summed them up: the amount and the number
-    of those that move, how many of these have sketches, and the number of all rows."""
+    """The sums over the rows of one key in a bucket: ``amount`` and ``moving``, the amount and the
+    number of the rows to move; ``sketched``, how many of them have sketches; ``rows``, the number
+    of all."""
 
     bucket: int
     key: bytes
@@ -112,8 +113,8 @@ def move(session: Session, part: BucketRange) -> Moved:
 
 
 def _check(session: Session, counter: str, to: Wider) -> None:
-    """Lock the control row and the counter's row; Outdated if they are not as the pass read
-    them."""
+    """Lock the control row and the counter's row. Raise Outdated if the counter is not as it was
+    when the pass read it."""
     version = read_control(session).catalog_version
     # A locking read reads the present row, not a snapshot.
     found = session.query(
@@ -147,7 +148,7 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
 
 
 def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
-    """Add the moving rows to the bucket and slot to which they go; returns the sums by key."""
+    """Add the rows that move to their new bucket and slot. Return the sums by key."""
     label = part.bucket if part.to is None else part.to.label
     head = sql.head(session.literal, part.counter, label)
     tail = f"', {width_number(label):d}, {COMPACTED:d}, "
@@ -166,8 +167,8 @@ def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[by
 def _post(
     session: Session, part: BucketRange, to: Wider, keys: list[_Key], sums: list[tuple[bytes, int]]
 ) -> None:
-    """Post the move to the ledger. If rows and ledger differed before, they still differ by as
-    much."""
+    """Post the move to the ledger. If rows and ledger differed before the move, they differ as much
+    after it."""
     left, came = BucketSums(), BucketSums()
     for one in keys:
         left.add_row(part.counter, one.bucket, one.key, one.amount)
@@ -212,10 +213,10 @@ Result = TypeVar("Result")
 
 
 def open_tables(mysql_url: str) -> Session:
-    """Return a session for moving rows, after a check that the tables are of this version.
+    """Return a session for moving rows, after a check of the tables' version.
 
     Raises:
-        SchemaMismatch: there are no tables, or tables of another version.
+        SchemaMismatch: there are no tables, or they have another version than this program needs.
         StoreError: the errors of :func:`countersink.database.connection.connect`.
     """
     return sessions.open_tables(
@@ -235,7 +236,7 @@ class PassDone:
         counters: number of counters whose buckets are rolled up.
         busy: keys whose rows another transaction had locked; the next pass comes back to them.
         unreadable: keys with damaged sketches, or keys whose sketches need a missing library.
-        astride: buckets that lie in two months or days, so that no single wider bucket has them.
+        astride: buckets that cross the end of a month or day, so no wider bucket contains them.
         unknown: buckets of an unknown width.
         seconds: duration of the pass.
         share: share of the counters that the pass has read, from 0 to 1.
@@ -257,14 +258,14 @@ class PassDone:
     _noted: set[BucketKey] = field(default_factory=set, repr=False)
 
     def note(self, listed: list[BucketKey], counter: str, label: int) -> None:
-        """Add a bucket to ``listed``, a list of this result, unless a list has it already."""
+        """Add a bucket to ``listed``, a list of this result, if no earlier call has added it."""
         if (bucket := BucketKey(counter, label)) not in self._noted:
             self._noted.add(bucket)
             listed.append(bucket)
 
     @property
     def left(self) -> dict[str, list[BucketKey]]:
-        """The buckets and keys that were left as they are, by the reason."""
+        """The buckets and keys that were left as they are, by reason. The reason is a text."""
         every = {
             "keys left for the next run, as other transactions held them": self.busy,
             "keys left as they are, as their different members cannot be read": self.unreadable,
@@ -303,8 +304,8 @@ class Mover:
         self.done = PassDone()
 
     def run(self, work: Callable[[Session], Result]) -> Result:
-        """Return the result of ``work``. It is called again after a loss of the session, and after
-        an error that passes by itself (while a table is altered).
+        """Call ``work`` with the session, and return its result. ``work`` is called again after a
+        loss of the session, and after a conflict that ends by itself (a table is being altered).
 
         Raises:
             Unavailable, Conflict: the error came in each of several attempts.
@@ -321,8 +322,8 @@ class Mover:
         above: int = 0,
         to: Wider | None = None,
     ) -> bytes | None:
-        """Move the rows of the next keys of a bucket, those after the key ``after`` (None: from the
-        first key on). Returns the last of these keys; None if there are none.
+        """Move the rows of the next keys of a bucket: keys after ``after``, or from the first key
+        on if ``after`` is None. Return the last of the keys; None if there are none.
 
         The number of rows that move at once grows without conflicts and shrinks after them. With
         ``above``, only keys with more than ``above`` rows move, as in an open bucket. The number
@@ -339,8 +340,8 @@ class Mover:
         return part.last
 
     def move_all(self, counter: str, labels: Sequence[int], to: Wider) -> None:
-        """Move all rows of the buckets ``labels``, which are in order; errors are those of
-        :meth:`move`."""
+        """Move all rows of the buckets with the sorted ``labels`` to the bucket ``to``. Raises the
+        errors of :meth:`move`."""
         while labels and not self._pace.stopped:
             some = labels[:TOGETHER]
             few = self.run(partial(small_buckets, counter=counter, labels=some, rows=self._size))
@@ -355,9 +356,9 @@ class Mover:
             labels = labels[len(few) or 1 :]
 
     def move(self, part: BucketRange) -> None:
-        """Move a range. After a conflict or a damaged sketch, move its halves, and so on; a key
-        that fails alone is noted in ``done``. Returns early if the pass is to stop. Raises the
-        other errors of :func:`move`, which are Outdated and StoreError."""
+        """Move a range. After a conflict or a damaged sketch, move the halves of the range, and so
+        on. A key that fails alone is added to a list in ``done``. Return early if the pass is to
+        stop. Other errors of :func:`move` are raised: Outdated and StoreError."""
         pending: list[tuple[BucketRange, list[bytes] | None]] = [(part, None)]
         refused = False
         while pending and not self._pace.stopped:

@@ -32,8 +32,8 @@ _LAST_KEY: Final = b"\xff" * 255
 
 @dataclass(frozen=True, slots=True)
 class Wider:
-    """A wider bucket into which rows are rolled up, and the state of the counter in which this is
-    right.
+    """A wider bucket into which rows are rolled up. When the rows move, the counter must still be
+    in the state that ``rolled_to`` and ``version`` describe.
 
     Attributes:
         label: the label of the wider bucket.
@@ -49,16 +49,16 @@ class Wider:
 
 @dataclass(frozen=True, slots=True)
 class BucketRange:
-    """Consecutive keys of one bucket, or of several buckets with the same width, and where their
-    rows go.
+    """A range of keys in one bucket, or in several buckets of one width, and the bucket to which
+    the rows move.
 
     Attributes:
         counter: the counter of the buckets.
-        bucket: the label of the (first) bucket.
+        bucket: the label of the first, or only, bucket.
         first: the first key.
         last: the last key, inclusive.
-        to: the wider bucket to which the rows of all slots go. None if the rows of all other slots
-            go to slot 0 of their own bucket.
+        to: the wider bucket to which the rows of all slots move. If it is None, the rows of the
+            other slots move to slot 0 of the same bucket.
         others: the labels of the other buckets.
     """
 
@@ -71,7 +71,7 @@ class BucketRange:
 
     @staticmethod
     def all_keys(counter: str, labels: Sequence[int], to: Wider) -> "BucketRange":
-        """Return the range of all keys of the buckets ``labels``, whose rows go to the bucket
+        """Return the range of all keys in the buckets ``labels``. Their rows move to the bucket
         ``to``."""
         return BucketRange(counter, labels[0], b"", _LAST_KEY, to, tuple(labels[1:]))
 
@@ -112,7 +112,9 @@ class BucketKey:
 
 
 def counters(session: Session) -> list[str]:
-    """Return the counters that have slot rows, whether or not they are in the ledger."""
+    """Return the counters that have rows in ``counter_slot``, even if the ledger does not have
+    them.
+    """
     # A loose scan: from each counter the index is entered anew for the next one.
     return [name for (name,) in session.query(f"SELECT DISTINCT counter FROM {_ROWS}")]
 
@@ -122,12 +124,13 @@ class Page:
     """The buckets that one call of :func:`page` has read.
 
     Attributes:
-        counters: how many of the given counters are done; their buckets need not be read again.
+        counters: how many of the given counters were read completely, from the first on.
         buckets: (counter, label, most) for each bucket that may need work. ``most`` is the greatest
-            number of rows that a key of the bucket has in other slots than 0, or None if they were
-            not counted.
-        beyond: where to continue if the first counter is not done: the time of its next bucket, in
-            Unix seconds of the column ``bucket``; else None.
+            number of rows that a key of the bucket has in slots other than 0. It is None if they
+            were not counted.
+        beyond: where the next call must start if even the first counter was not read completely:
+            the beginning of its next bucket, in Unix seconds of the column ``bucket``. None
+            otherwise.
     """
 
     counters: int
@@ -144,21 +147,22 @@ def page(
     end: int | None,
     rows: int,
 ) -> Page:
-    """Read the buckets of the first counters: of as many as have at most ``rows`` rows together. If
-    the first counter alone has more rows, read some of its buckets.
+    """Read the buckets of as many of the given counters, from the first on, as have at most
+    ``rows`` rows together. If the first counter alone has more rows, read only some of its buckets,
+    from the first on.
 
-    Only buckets that may need work are returned: those with rows in other slots than 0, or with
+    Only buckets that may need work are returned: those with rows in slots other than 0, or with
     rows of an unknown width.
 
     Args:
         session: a session outside a transaction.
-        counters: the counters in the order of the table. Without ``start``, no other counter may
-            lie between two of them.
+        counters: the counters, in the order of the table. If ``start`` is None, all counters of the
+            table between the first and the last must be given.
         catalog: a catalog that has the counters.
         start, end: read only buckets from ``start`` to before ``end``, in Unix seconds of the
             column ``bucket``; None for no limit.
-        rows: number of rows that are read at once, at most. A bucket with more rows is not read,
-            but returned.
+        rows: maximum number of rows that one call reads. A bucket with more rows is returned
+            without being read.
     """
     done, beyond = len(counters), None
     where, values = _where(counters, start, end)
@@ -205,8 +209,9 @@ def _where(counters: Sequence[str], start: int | None, end: int | None) -> tuple
 
 
 def finer_buckets(session: Session, schemes: Sequence[Scheme]) -> dict[str, list[int]]:
-    """Return the buckets that may have to be rolled up, as labels by counter: they begin before the
-    time up to which buckets of their width are rolled up into a wider width.
+    """Return the labels of the buckets that may have to be rolled up, by counter. A scheme has for
+    each width the time up to which narrower buckets are rolled up into that width. A bucket is
+    returned if it begins before this time of some wider width.
 
     Args:
         session: a session outside a transaction.
@@ -242,16 +247,16 @@ def next_part(
     rows: int,
     to: Wider | None = None,
 ) -> BucketRange | None:
-    """Return the next keys of a bucket that are worth moving, as a range; None if there are none.
+    """Return a range of the next keys of a bucket whose rows should move; None if there are none.
 
     Args:
         session: a session outside a transaction.
         counter: the counter of the bucket.
         bucket: the bucket's label.
         after: the last key of the previous part; None for the first part.
-        above: a key is worth moving if it has more rows than this that would be moved.
-        rows: the range from the first key to the last has about this number of rows, of all slots
-            and widths; more only if its one key has more.
+        above: only keys with more than this number of rows to move are looked for.
+        rows: about how many rows, of all slots and widths, the range has. A range of a single key
+            can have more.
         to: the wider bucket to which the rows go; None if they go to slot 0.
     """
     moving = f"width = {width_number(bucket):d} AND slot >= {1 if to is None else 0:d}"
@@ -280,8 +285,9 @@ def next_part(
 def small_buckets(
     session: Session, counter: str, labels: Sequence[int], *, rows: int
 ) -> Sequence[int]:
-    """Return the first of these labels: as many as have at most ``rows`` rows together; none if the
-    first bucket alone has more. Rows of other buckets that lie between them count as well.
+    """Return the longest beginning of ``labels`` whose buckets have at most ``rows`` rows together.
+    It is empty if the first bucket alone has more. Rows of buckets that lie in between and are not
+    in ``labels`` are counted, too.
 
     Args:
         session: a session outside a transaction.
@@ -310,8 +316,8 @@ def keys_of(session: Session, part: BucketRange) -> list[bytes]:
 
 
 def now_and_catalog(session: Session, known: Catalog | None = None) -> tuple[int, Catalog]:
-    """Return the server's clock in Unix seconds, and the catalog. The catalog is ``known`` itself
-    if its version is still the current one; else it is read anew."""
+    """Return the server's clock in Unix seconds, and the catalog. If ``known`` is given and has the
+    current version, it is returned as the catalog. Otherwise the catalog is read."""
     with session.transaction(snapshot=True):
         ((now_ms, version),) = session.query(
             f"SELECT {NOW_MS}, catalog_version FROM control WHERE id = 1"

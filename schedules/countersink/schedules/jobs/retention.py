@@ -1,20 +1,21 @@
-"""The job ``retention``: rolls up buckets that are older than their counter's ``keep`` into wider
-ones (minutes, quarters, hours, days, months). This module says which buckets are due, and in which
-order. The job ``prune``: deletes guards, runs, records of keys and dead letters that are not needed
-any more, and what is left of removed breakdowns.
+"""The jobs ``retention`` and ``prune``. ``retention`` rolls up buckets that are older than their
+counter's ``keep`` into wider ones (minutes, quarters, hours, days, months). This module says which
+buckets are due, and in which order. ``prune`` deletes guards, runs, records of keys and dead
+letters that are not needed any more, and what is left of removed breakdowns.
 
 Before buckets are rolled up into a width, the counter's row gets the time up to which they are
 rolled up (in a column such as ``rolled_day``; the time never goes back). Then the rows are moved,
-range by range. Each goes to the widest width that is due. In between, a query for a single bucket
-that is being rolled up learns from the counter's row that the bucket does not exist any more, and a
-total over a longer time adds up all widths in one statement. Late rows of these times are moved by
-later runs.
+range by range. Each goes to the widest width that is due. While rows are being moved, answers stay
+right: a query for a single bucket reads in the counter's row that the bucket does not exist any
+more, and a total over a longer time adds up all widths in one statement. Late rows of these times
+are moved by later runs.
 
 A guard may be deleted once its entry can no longer be taken for a new one. To ensure this,
-``guards.prune`` keeps a watermark: entries from before it are never taken for new. The watermark
-stays at or below the time of every entry that waits in a stream, so the streams are read before the
-watermark moves. If an entry is sent again more than ``ledger_days`` after its first sending,
-nothing shows whether it was applied: it becomes a dead letter, ``too_old``.
+``guards.prune`` keeps a watermark, which is a time: an entry that was first sent before it is never
+taken for new. The watermark must not be later than any entry that is still in a stream, so the
+streams are read before the watermark moves. If an entry is sent again more than ``ledger_days``
+after its first sending, nothing shows whether it was applied: it becomes a dead letter,
+``too_old``.
 """
 
 from collections.abc import Callable
@@ -92,7 +93,7 @@ def job(context: Context) -> JobOutcome:
 
 
 class _RollUp:
-    """The part of a pass that rolls up buckets of the counters with ``keep`` steps."""
+    """The part of a pass that rolls up the buckets of counters which have the setting ``keep``."""
 
     def __init__(self, one: Pass) -> None:
         self._pass = one
@@ -130,8 +131,9 @@ class _RollUp:
         return self._pass.catalog.scheme(counter)
 
     def _counter(self, counter: str, labels: list[int]) -> bool:
-        """Move the buckets of a counter that are due. Returns False if a counter was changed
-        meanwhile, so that the buckets have to be read again."""
+        """Move those buckets ``labels`` of a counter that are due. Return True if that is done.
+        Return False if the counter was changed meanwhile, so that its buckets have to be read
+        again."""
         with self._pass.defer_unknown_zone():
             goals = [(to, label) for label in labels if (to := self._goal(counter, label))]
             # Buckets of one width and one goal become neighbours.
@@ -146,8 +148,9 @@ class _RollUp:
         return True
 
     def _goal(self, counter: str, label: int) -> Wider | None:
-        """Return the widest bucket into which a bucket is to be rolled up now; None if it stays as
-        it is. A bucket that cannot be rolled up is noted in the result of the pass."""
+        """Return the wider bucket into which the bucket ``label`` is to be rolled up now, of the
+        widest possible width. Return None if the bucket is not due. Also return None if no wider
+        bucket contains it; then note it in the result of the pass."""
         scheme = self._scheme(counter)
         try:
             own, ends = width_of(label), scheme.ends_at(label)
@@ -165,15 +168,16 @@ class _RollUp:
 
 
 def _goal_and_width(goal: tuple[Wider, int]) -> tuple[int, int]:
-    """Return the label of the wider bucket to which a bucket goes, and the bucket's own width. The
-    argument has the wider bucket and the bucket's label."""
+    """Return a sort key for ``goal``, a pair: a wider bucket, and the label of a bucket that is
+    rolled up into it. The key is the wider bucket's label, and the width of the other bucket."""
     to, label = goal
     return to.label, width_number(label)
 
 
 def _is_within(scheme: Scheme, wider: Width, goal: int, label: int) -> bool:
-    """Return whether the bucket ``label`` lies within one wider bucket. For ``month``, it has to be
-    within one month. For other widths, it and the wider bucket ``goal`` have to be within one day.
+    """Return whether the bucket ``label`` may be rolled up into the wider bucket ``goal``. For
+    ``month``, the bucket must lie within one month. For ``day``, it must lie within one day. For
+    narrower widths, the wider bucket must lie within one day.
     """
     if wider == "month":
         return goal == scheme.label_in("month", (scheme.ends_at(label) - 1) // 60)
@@ -186,8 +190,9 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 
 
 def _kept(session: Session) -> list[tuple[str, str | None]]:
-    """Return (counter, keep_steps) for each counter that has keep steps, or buckets that were
-    rolled up. If the defaults have keep steps, counters without a row first get one with these."""
+    """Return (name, keep_steps) of each counter that has keep steps, or that has buckets which were
+    rolled up. First, if the default settings have keep steps, insert a row for each counter without
+    one, so that the defaults hold for it."""
     if read_control(session, lock="").defaults.keep_steps:
         insert_all_rows(session)
     return session.query(
@@ -230,8 +235,8 @@ def prune(context: Context) -> JobOutcome:
 
     Raises:
         StreamError: Redis did not answer; nothing was pruned.
-        RunStopped: the run was stopped while it read the queue; nothing was pruned. A later stop
-            gives a result that is not finished.
+        RunStopped: the run was stopped while it read the queue; nothing was pruned. (If it is
+            stopped later, ``finished`` of the result is False.)
         Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.
         StoreError: the database failed.
     """
@@ -268,8 +273,9 @@ def prune(context: Context) -> JobOutcome:
 
 
 def _queue(context: Context) -> tuple[int, int | None]:
-    """Return the time of Redis, and the time at which the oldest entry in any stream was first
-    sent, both in Unix ms. The second is None if no entry waits. Errors are those of :func:`prune`.
+    """Return two times in Unix ms: the present time of Redis, and the time at which the oldest
+    entry in any stream was first sent, or None if all streams are empty. Raises the errors of
+    :func:`prune`.
     """
     try:
         with connect(context.redis_url, client_name="countersink-prune") as client:
@@ -286,9 +292,9 @@ def _queue(context: Context) -> tuple[int, int | None]:
 
 
 def _delete_removed(context: Context) -> tuple[int, bool]:
-    """Delete the breakdowns that were removed from their counters' settings: rows that a killed
-    deletion has left, or that applications counted after it. Returns the number of rows, and
-    whether no such breakdown is left."""
+    """Delete the rows of breakdowns that were removed from their counters' settings. Such rows are
+    left if a deletion was killed, or if applications counted after it. Return the number of rows,
+    and whether all are deleted."""
     deleted = 0
     with open_tables(context.mysql_url, isolation="REPEATABLE READ", read_timeout=_READ_S) as own:
         for name in deletion.removed_breakdowns(own):
@@ -301,8 +307,8 @@ def _delete_removed(context: Context) -> tuple[int, bool]:
 def delete_runs(
     session: Session, days: float, pace: Pace, *, chunk: int = CHUNK
 ) -> tuple[int, bool]:
-    """Delete runs that have ended and were planned more than ``days`` ago. Returns their number,
-    and whether no such run is left.
+    """Delete ended runs that were planned more than ``days`` days ago. Return their number, and
+    whether no such run is left.
 
     Raises:
         StoreError: any error of a statement.
