@@ -1,6 +1,7 @@
-"""The command line ``countersink``: the list of all commands, in the order of ``countersink
---help`` and with its headings and one-line help texts, and the options ``--config`` and
-``--version``."""
+"""The command line ``countersink``: all commands and the options ``--config`` and ``--version``.
+
+``GROUPS`` lists the commands in the order of ``countersink --help``, with the headings and one-line
+texts that the help shows."""
 
 import io
 import os
@@ -142,16 +143,16 @@ class App(settings.DocumentedCommand, click.Group):
             raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands under their headings into the help text. ``GROUPS`` has all that this
-        needs, so that no command's module is imported."""
+        """Write the commands under their headings into the help text. Headings and texts come from
+        ``GROUPS``, so no command's module is imported."""
         width = max(map(len, self.list_commands(ctx)))
         for heading, (_, commands) in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that the arguments name. Returns what the command's function returns: its
-        exit status, or None for 0. Ctrl-C becomes click's Exit with the status 130."""
+        """Run the command that the arguments name, and return the result of its function: the exit
+        status, or None for 0. After Ctrl-C, raise click's Exit with the status 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -196,8 +197,8 @@ def run(args: list[str] | None = None) -> int:
     """Run the command line with the arguments ``args``, and return the exit status. Without
     ``args``, the arguments are those of this process.
 
-    An error is not raised, but printed on stderr, as one sentence. While a shell asks for
-    completions, it is not printed, and the status is 0.
+    Errors are not raised: an error is printed on stderr, as one sentence. If a shell runs this
+    process to get completions, no error is printed, and the status is 0.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -224,9 +225,9 @@ def main() -> NoReturn:
 def _occupy_standard_descriptors() -> None:
     """Open /dev/null in place of each of the descriptors 0 to 2 that is closed.
 
-    Otherwise the next file or connection that this process opens would get the number of a closed
-    descriptor (``countersink totals c >&-`` closes 1), and the output of the command would be
-    written to it. Now output to a closed descriptor is discarded, and reading from it fails.
+    ``countersink totals c >&-``, for example, starts with descriptor 1 closed. The next file or
+    connection that the process opens would get the number 1, and the command would write its output
+    into that file. With /dev/null in its place, output is discarded. Reading from it fails.
     """
     for number in range(3):
         try:

@@ -1,5 +1,5 @@
-"""Shell completion: the command ``countersink completion``, and the names in the database that a
-shell completes. An error about an unknown name also suggests one of them."""
+"""Shell completion: the command ``countersink completion``, and the reading of names from the
+database. Errors about an unknown name suggest one of these names, too."""
 
 import shlex
 import threading
@@ -52,9 +52,9 @@ _NAMES: Final[dict[str, Callable[[Session], Iterable[str]]]] = {
 
 
 def names(context: click.Context, kind: str) -> list[str]:
-    """Return the names of a kind (see ``_NAMES``) in the database at ``--mysql-url``. There are
-    none for an unknown kind, or without a URL. If the database fails or takes longer than
-    ``LIMIT_S`` seconds, the names that were read until then are returned, usually none."""
+    """Return the names of a kind (a key of ``_NAMES``) in the database at ``--mysql-url``. Return
+    an empty list if the kind is unknown or no URL is configured. If the database fails or takes
+    longer than ``LIMIT_S`` seconds, return only the names read until then, usually none."""
     found: list[str] = []
     url = settings.shared_value(context, "mysql_url")
 
@@ -75,8 +75,8 @@ def names(context: click.Context, kind: str) -> list[str]:
 
 
 def completion_items(context: click.Context, kind: str, begin: str) -> list[CompletionItem]:
-    """Return the names of a kind that begin with a text, for the shell. Names that need quotes are
-    left out, as a shell inserts them without quotes, and would run a name such as ``$(date)``."""
+    """Return the names of a kind that begin with the text ``begin``, for the shell. Names that need
+    quotes are left out: a shell would insert them without quotes, and ``$(date)`` would run."""
     return [
         CompletionItem(name)
         for name in names(context, kind)
@@ -85,9 +85,9 @@ def completion_items(context: click.Context, kind: str, begin: str) -> list[Comp
 
 
 def suggest(context: click.Context, error: LookupError) -> None:
-    """Add a note to the error of a command for each argument that is no existing name: the question
-    whether the most similar existing name was meant. Adds none if no name is similar, or if the
-    error is neither an :class:`ExplainedError` nor a :class:`Failure`."""
+    """Add the note "did you mean …?" to the error of a command, for each argument that names
+    nothing but is similar to an existing name. Errors other than :class:`ExplainedError` and
+    :class:`Failure` get no notes."""
     if not isinstance(error, ExplainedError | Failure):
         return
     for parameter in context.command.params:

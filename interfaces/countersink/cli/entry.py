@@ -1,5 +1,5 @@
-"""The console script ``countersink``: ``main``, of ``app.py``, if the packages that it needs are
-installed; otherwise the process ends with a message that says how to install them.
+"""The console script ``countersink``. It calls ``main`` of ``app.py``. If packages that the command
+needs are not installed, it ends with a message that says how to install them.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """Exit statuses of commands, and the one sentence that a command prints for an error. The sentence
 says what happened, and what to do next. With ``COUNTERSINK_DEBUG=1``, the traceback is printed
-before it. Passwords are left out of both.
+before the sentence. Passwords are left out of both.
 
-What to do next is the text ``advice`` of the error's class (see ``runtime/errors.py``), or depends
-on the MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
+The advice what to do next is the text ``advice`` of the error's class (see ``runtime/errors.py``).
+For errors of MySQL, it depends on the error number (see ``_ADVICE`` in ``database/errors.py``).
 
 ::
 
@@ -117,8 +117,8 @@ def report(error: BaseException, urls: Iterable[str]) -> int:
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """Return the sentence that is printed for ``error``, and the exit status. The sentence may have
-    passwords, which :func:`report` removes."""
+    """Return the sentence that is printed for ``error``, and the exit status. The sentence may
+    contain passwords, which :func:`report` removes."""
     if isinstance(error, click.UsageError):
         return _usage(error), Exit.USAGE
     if isinstance(error, click.ClickException):
@@ -157,9 +157,10 @@ _CANDIDATES: Final = 10_000
 def did_you_mean(
     name: str, names: Iterable[str], similarity: float = 0.6, *, prefix: str = ""
 ) -> str:
-    """Return the question whether the most similar one of ``names`` was meant; empty if none has
-    at least the given similarity, from 0 to 1. Of very many names, only the neighbours of ``name``
-    in the order of names are compared. A ``prefix`` that all have is not compared."""
+    """Return the question "did you mean …?" with the one of ``names`` that is most similar to
+    ``name``. Return an empty text if no similarity (0 to 1) reaches ``similarity``. Names start
+    with ``prefix``, which is not compared. If there are more than ``_CANDIDATES`` names, only those
+    are compared that stand next to ``name`` in sorted order."""
     rest = name.removeprefix(prefix)
     known = sorted(each.removeprefix(prefix) for each in names)
     place = bisect(known, rest)
@@ -214,8 +215,8 @@ def _print(text: str, urls: Iterable[str]) -> None:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null, if stdout has a file descriptor. The interpreter flushes stdout
-    at its end, and would print an error if that failed."""
+    """Redirect stdout to /dev/null, if stdout has a file descriptor. Otherwise the interpreter
+    would flush stdout when it exits, fail again, and print an error."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):

@@ -1,6 +1,6 @@
 """Output of commands: results as JSON, CSV or tables, durations as text, escaped control
-characters, progress bars, notices on stderr. Also the question before a deletion, and the request
-to stop that SIGINT or SIGTERM makes.
+characters, progress bars, notices on stderr. Also the question before a deletion, and the handling
+of SIGINT and SIGTERM.
 
 Keys come from anyone who can request a counted URL. They may contain escape sequences that rewrite
 a terminal's screen, so control characters are escaped. See ``reads/formats.py`` for the escaping of
@@ -162,8 +162,8 @@ def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
 
 
 def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table. The headings come first. If columns are left out, their names
-    come last. Most columns have few different values, so each is wrapped and padded only once."""
+    """Yield the lines of a table. The headings come first. If columns are left out, a line with
+    their names comes last. Equal texts of a column are wrapped and padded only once."""
     heads = [name.lstrip("->") for name in columns]
     texts = [(head, *(row[number] for row in rows)) for number, head in enumerate(heads)]
     widths = _fitted(columns, list(map(set, texts)))
@@ -183,9 +183,9 @@ def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
-    """Return the widths of the columns that fit the terminal, by number. ``texts`` are the texts of
-    each column. Columns marked ``-`` are left out as far as wrapping alone does not suffice; then
-    the widest are narrowed, but not below 20 characters or the longest word."""
+    """Return a width for each column that is shown, by the column's number. ``texts`` are the texts
+    of each column. If the table is wider than the terminal, wide columns become narrower: down to
+    20 characters or the longest word. If that is not enough, columns marked ``-`` are left out."""
     widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}
     room = terminal_width() + 2  # two spaces follow each column but the last
 
@@ -208,8 +208,8 @@ def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return a text as lines of at most ``width`` columns of a terminal. The text is broken at
-    spaces only, so a line that is one longer word is wider."""
+    """Return a text as lines of at most ``width`` columns of a terminal. The text is broken only at
+    spaces: a word that is longer than ``width`` is a line of its own."""
     if _width(text) <= width:
         return [text]
     lines: list[str] = []
@@ -222,7 +222,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def terminal_width() -> int:
-    """Return the number of columns of the terminal; no limit if stdout is not a terminal."""
+    """Return the number of columns of the terminal; ``sys.maxsize`` if stdout is no terminal."""
     return get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
@@ -260,8 +260,8 @@ def first_names(names: Sequence[str], most: int = 5) -> str:
 
 
 def bar(value: int, largest: int) -> str:
-    """Return a bar whose length is proportional to ``value``, in eighths of a character. For
-    ``largest`` it has 40 characters, or fewer on a narrow terminal; for 0 or less it is empty."""
+    """Return a bar of block characters whose length is proportional to ``value``. For ``largest``
+    it has 40 characters, or fewer on a narrow terminal. For 0 or less, return an empty text."""
     if value <= 0 or largest <= 0:
         return ""
     longest = min(_BAR, max(8, terminal_width() - _BAR))
@@ -312,8 +312,8 @@ is done, from 0 to 1 (None while that is unknown), and a text that is shown besi
 
 @contextmanager
 def progress_bar(doing: str) -> Iterator[ShowProgress]:
-    """Show a progress bar on stderr inside the block, with the text ``doing`` before it. Yields the
-    function that updates the bar. If stderr is no terminal, there is no bar; the function does
+    """Show a progress bar on stderr inside the block, with the text ``doing`` before it. Yield the
+    function that updates the bar. If stderr is no terminal, no bar is shown, and the function does
     nothing."""
     if not sys.stderr.isatty():
         yield lambda share, text: None
@@ -348,8 +348,8 @@ def progress_bar(doing: str) -> Iterator[ShowProgress]:
 
 @contextmanager
 def progress_of_rows(doing: str) -> Iterator[Callable[[int, int], object]]:
-    """Show a progress bar for work on the rows of a table, inside the block. Yields the function
-    that updates the bar. Its arguments are the number of rows that are done, and an estimate of the
+    """Show a progress bar for work on the rows of a MySQL table, inside the block. Yield the
+    function that updates the bar. It takes the number of rows that are done, and an estimate of the
     number of all rows."""
     with progress_bar(doing) as show:
 
@@ -367,7 +367,7 @@ def say(notice: str) -> None:
 
 
 class StopRequest(Stop):
-    """A request to stop, made by a signal. A call of this object returns whether one has come."""
+    """Tells a command whether SIGINT or SIGTERM has asked it to stop: ``stop()`` is True then."""
 
     status: int | None = None
     """The exit status of a command that the signal stops: 130 for SIGINT, 143 for SIGTERM. None as
@@ -380,8 +380,8 @@ class StopRequest(Stop):
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
-    """Handle SIGINT and SIGTERM inside the block. The first signal makes the request that this
-    function yields; a second one raises SystemExit. The end of the block restores the handlers."""
+    """Handle SIGINT and SIGTERM inside the block, and yield a :class:`StopRequest`. It is True from
+    the first signal on; a second signal raises SystemExit. Restore the handlers after the block."""
     stop = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:

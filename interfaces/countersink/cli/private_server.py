@@ -1,6 +1,6 @@
-"""The base of all private servers: child processes that end with their parent, start, stop,
-readiness and ports. A private server is one that ``countersink up`` or a test starts for itself;
-its data, port, password and log are in one directory. See ``servers.py`` for MariaDB and Redis.
+"""Private servers: MariaDB or Redis servers that ``countersink up`` or a test starts for itself.
+The data, port, password and log of such a server are in one directory. This module has what all of
+them share: child processes, start, stop and ports. See ``servers.py`` for MariaDB and Redis.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SOCKET_PATH_BYTES: Final = 100
 
 
 def _make_launcher() -> None:
-    """Make the thread that starts all child processes. It lives as long as this process, because
-    Linux sends a child its parent-death signal when the *thread* that started the child ends."""
+    """Make the thread that starts all child processes. It must live as long as this process: Linux
+    sends a child its parent-death signal when the *thread* that started the child ends."""
     global _launcher
     _launcher = ThreadPoolExecutor(1, "server-launcher")
 
@@ -85,7 +85,7 @@ class ChildProcess:
         return self._popen.pid
 
     def alive(self) -> bool:
-        """Return whether the process has not ended. A process stopped by SIGSTOP is alive."""
+        """Return True until the process has ended, also while it is stopped by SIGSTOP."""
         return self._popen.poll() is None
 
     def how_it_ended(self) -> str:
@@ -168,11 +168,11 @@ class Restartable(ABC):
 class PrivateServer(Restartable):
     """A server on 127.0.0.1 with its data, sockets, log and password in one directory.
 
-    Without ``port``, the first start in a directory draws a free port at random. Later starts there
-    use the same port, also in later processes, so that clients find the server again. If another
-    program has taken the port when a later process starts the server, that process draws a new
-    port. Not thread-safe. If this process dies before it calls `stop`, the server gets
-    ``death_signal`` (see :class:`ChildProcess`). ``extra``: see the subclasses.
+    Without ``port``, the first start in a directory draws a free port at random. Later starts in
+    this directory use the same port, so that clients find the server again. If another program has
+    the port when an object starts its server for the first time, a new port is drawn. Not
+    thread-safe. If this process dies before it calls `stop`, the server gets ``death_signal`` (see
+    :class:`ChildProcess`). The subclasses explain ``extra``.
     """
 
     death_signal: signal.Signals = signal.SIGTERM
@@ -199,7 +199,7 @@ class PrivateServer(Restartable):
 
     @property
     def port(self) -> int:
-        """The TCP port. ServerFailed before this object's first start, unless it was given."""
+        """The TCP port. ServerFailed if no port was given and `start` was not called yet."""
         if self._port is None:
             raise ServerFailed(f"{self.name} has no port before its first start")
         return self._port
@@ -238,12 +238,12 @@ class PrivateServer(Restartable):
         """The URL for clients. It contains the password, so it must not be logged."""
 
     def start(self) -> Self:
-        """Make what is missing in the directory, start the server, wait until it answers, and
-        return this object. If the server runs already, only return this object.
+        """Create the files that the server lacks, start it, wait until it answers, and return this
+        object. If the server runs already, only return this object.
 
         Raises:
             ServerMissing: its program is not installed.
-            ServerFailed: it ended, or did not answer in time; or an earlier one still runs.
+            ServerFailed: it ended or did not answer in time, or its predecessor still runs.
         """
         if self.running:
             return self
@@ -302,12 +302,12 @@ class PrivateServer(Restartable):
     def _wait_for_predecessor(self) -> None:
         """Wait until the server that an earlier process started in this directory has ended.
 
-        If `up` is killed, its servers shut down by themselves, which takes a moment. Two Redis
-        servers with one append-only file would destroy it. The earlier server is recognized by its
+        If `up` is killed, its servers still need some time to shut down. Two Redis servers that
+        write to the same append-only file would destroy it. The earlier server is recognized by its
         working directory, because its process id may belong to another process by now.
 
         Raises:
-            ServerFailed: it still runs after ``stop_timeout`` seconds.
+            ServerFailed: the earlier server still runs after ``stop_timeout`` seconds.
         """
         last = self._read_start_file()
         deadline = time.monotonic() + self.stop_timeout
@@ -342,7 +342,7 @@ class PrivateServer(Restartable):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make files that the server needs and lacks; ServerMissing if its program is missing."""
+        """Create the files that the server lacks; ServerMissing if its program is missing."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -389,8 +389,8 @@ def _can_bind(port: int, kind: socket.SocketKind) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that is free now, drawn at random; OSError if none of 1000 drawn ones is free.
-    Another process may take it before the caller."""
+    """Return a random port that is free now; OSError if 1000 random ports are all in use. Another
+    process may take the port before the caller does."""
     draw = random.SystemRandom()  # forks and equal seeds must not draw the same ports
     for _ in range(1000):
         port = draw.randint(FIRST, LAST)

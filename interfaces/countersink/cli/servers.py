@@ -21,8 +21,8 @@ sbin, which is not on the PATH of ordinary users."""
 
 
 def find_program(program: str) -> str | None:
-    """Return the path of an installed program. None if it is neither on the PATH nor in the
-    system's directories."""
+    """Return the path of an installed program. None if the program is neither on the PATH nor in
+    the system's directories."""
     path = os.pathsep.join(filter(None, [os.environ.get("PATH", ""), _SYSTEM_PATH]))
     return shutil.which(program, path=path)
 
@@ -178,8 +178,8 @@ class MariaDBServer(PrivateServer):
         ]
 
     def _export_options(self) -> list[str]:
-        """Return the options that limit the files that SQL statements can read and write: only
-        those in the directory for temporary tables. MariaDB has no value that forbids all files."""
+        """Return the option that lets SQL statements read and write files only in the directory for
+        temporary tables. MariaDB cannot forbid all files."""
         return [f"--secure-file-priv={self.directory / 'tmp'}"]
 
     def _answers(self) -> bool:
@@ -198,16 +198,16 @@ class MariaDBServer(PrivateServer):
 
 
 def _as_current_user() -> list[str]:
-    """Return the option ``--user=root`` if this process runs as root, else no option. Without it,
-    the server and its installer refuse to run as root."""
+    """Return the option ``--user=root`` if this process runs as root, else an empty list. MariaDB
+    and its installer refuse to run as root without this option."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
 class RedisServer(PrivateServer):
-    """A private Redis server with an append-only file and ``noeviction``, which the queue needs.
+    """A private Redis server. It has an append-only file and never evicts keys, as the queue needs.
 
-    ``extra`` are further settings, written as on the command line of Redis (``("--appendonly",
-    "no")``). If a setting is given twice, the last one counts.
+    ``extra`` are further settings, written as on the command line of Redis: ``("--appendonly",
+    "no")``. They take precedence over the settings of this class.
     """
 
     name = "redis"

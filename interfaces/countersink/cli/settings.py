@@ -56,8 +56,8 @@ _EXAMPLES: Final = Path(__file__).with_name("examples.toml")
 
 
 class Setting(click.Option):
-    """An option that the environment and ``countersink.toml`` can set, too. The environment
-    variable ``<VARIABLE>_FILE`` may name a file that has its value."""
+    """An option that can also be set by an environment variable or in ``countersink.toml``. The
+    variable ``<VARIABLE>_FILE`` may instead name a file that contains the value."""
 
     def variable(self, ctx: click.Context) -> str:
         """Return the name of the option's environment variable."""
@@ -83,9 +83,9 @@ class Setting(click.Option):
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, Any]
     ) -> tuple[Any, ParameterSource]:
-        """Return the value of the option, and the source that it comes from. If the option takes
-        several values, a text in ``countersink.toml`` is split in the same way as the environment
-        variable."""
+        """Return the value of the option, and click's name of its source. If the option may be
+        given several times, a text in ``countersink.toml`` is split into values, in the same way as
+        an environment variable."""
         value, source = super().consume_value(ctx, opts)
         if self.multiple and isinstance(value, str):
             value = self.type.split_envvar_value(value)
@@ -117,7 +117,7 @@ class DocumentedCommand(click.Command):
 
 
 class Command(DocumentedCommand):
-    """A command. In its table of ``countersink.toml``, it accepts only its own settings."""
+    """A command. Its table in ``countersink.toml`` may contain only settings of this command."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Parent = None, **extra: Any
@@ -126,16 +126,17 @@ class Command(DocumentedCommand):
         call.
 
         Raises:
-            click.UsageError: the table has a key that is not a setting of this command, or a table
-                as a value; or the arguments are wrong.
+            click.UsageError: the arguments are wrong, a key of the table is not a setting of this
+                command, or the value of a key is a table.
         """
         known = [str(p.name) for p in self.params if isinstance(p, Setting)]
         _check_table(parent, info_name, known)
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and return those that are left. Then warn of environment variables
-        that nothing reads: also if the arguments are wrong, but not while a shell completes."""
+        """Parse the arguments, and return those that no parameter took. Then warn of environment
+        variables ``COUNTERSINK_…`` that nothing reads, even if the arguments are wrong. There is no
+        warning while a shell asks for completions."""
         try:
             return super().parse_args(ctx, args)
         finally:
@@ -143,8 +144,9 @@ class Command(DocumentedCommand):
                 _warn_of_variables(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and return what its function returns. If an argument names nothing that
-        exists, the function's LookupError is raised again with a similar name as a suggestion."""
+        """Run the command, and return what its function returns. If the function raises
+        LookupError, because an argument names nothing that exists, add a similar name to the error
+        as a suggestion, and raise it."""
         try:
             return super().invoke(ctx)
         except LookupError as error:
@@ -168,8 +170,8 @@ class CommandGroup(DocumentedCommand, click.Group):
         """Check the group's table in ``countersink.toml``, then return click's context of the call.
 
         Raises:
-            click.UsageError: the table has anything but tables of the group's commands; or the
-                arguments are wrong.
+            click.UsageError: the arguments are wrong, or the table contains anything besides tables
+                of the group's commands.
         """
         _check_table(parent, info_name, list(self.commands), tables=True)
         return super().make_context(info_name, args, parent, **extra)
@@ -197,8 +199,8 @@ _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT.*|PORT(_[0-9]+_.
 
 
 def _warn_of_variables(ctx: click.Context) -> None:
-    """Warn of each environment variable ``COUNTERSINK_…`` that nothing reads, on stderr: with
-    ``--log-format json`` as lines of the JSON log, else as text."""
+    """Print a warning on stderr for each environment variable ``COUNTERSINK_…`` that nothing reads.
+    With ``--log-format json``, each warning is a line of the JSON log, otherwise text."""
     for name, hint in _unread_variables(ctx):
         text = f"{name} is not a setting" + (f"; {hint}" if hint else "")
         if ctx.params.get("log_format") == "json":
@@ -210,10 +212,10 @@ def _warn_of_variables(ctx: click.Context) -> None:
 
 
 def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the name of each environment variable ``COUNTERSINK_…`` that nothing reads, with the
-    question whether a similar one was meant (empty if none is similar). A variable with the prefix
-    of another command is not checked: that command checks it when it runs, as only its own module
-    knows its settings."""
+    """Yield the name of each environment variable ``COUNTERSINK_…`` that nothing reads. With it
+    comes the question "did you mean …?" with a similar variable, or an empty text if no variable is
+    similar. Variables with the prefix of another command are left out: that command checks them
+    when it runs, as only its module knows its settings."""
     root = ctx.find_root()
     prefix = f"{root.auto_envvar_prefix}_"
     known = {prefix + name.upper() for name in (*_OTHER_VARIABLES, *URLS)} | {*_variables(ctx)}
@@ -250,9 +252,9 @@ def _variables(ctx: click.Context) -> Iterator[str]:
 
 
 def setting(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Decorator that adds a setting: an option that the environment and ``countersink.toml`` can
-    set, too. The help shows its default, if it has one. ``names`` and ``attributes`` are the
-    arguments of :func:`click.option`."""
+    """Decorator that adds a setting: an option that can also be set by an environment variable or
+    in ``countersink.toml``. The help shows its default, if it has one. ``names`` and ``attributes``
+    are the arguments of :func:`click.option`."""
     return _option(*names, cls=Setting, show_envvar=True, **attributes)
 
 
@@ -391,8 +393,8 @@ def values_checked() -> Iterator[None]:
 
 
 def known_urls() -> set[str]:
-    """Return the set of the URLs that this call of the command uses: the set itself, not a copy.
-    Callers may add URLs to it, so that messages do not show their passwords."""
+    """Return the URLs that this call of the command uses. Messages do not show the passwords in
+    them. The result is the set itself, not a copy: callers may add URLs to it."""
     return click.get_current_context().ensure_object(set)
 
 
@@ -420,8 +422,8 @@ def option_value(name: str) -> Any:
 
 
 def shared_value(context: click.Context, name: str) -> str | None:
-    """Return the value of the setting ``name`` of :data:`URLS`; None if it has none. The command
-    need not have the option: then the value comes from the environment or the file."""
+    """Return the value of a setting of :data:`URLS`, such as ``mysql_url``; None if it is not set.
+    If the command does not have this option, the value comes from the environment or the file."""
     option = SharedSetting([f"--{name.replace('_', '-')}"], envvar=f"COUNTERSINK_{name.upper()}")
     value = context.meta.get(f"countersink.{name}") or option.consume_value(context, {})[0]
     return value if isinstance(value, str) else None
@@ -456,7 +458,7 @@ def open_tables() -> "Session":
 def open_store() -> "Store":
     """Return the :class:`Store` of the database at ``--mysql-url``. The store connects at its first
     use, and is closed when the command ends. With ``--mysql-read-url``, it reads totals from a
-    replica that has everything that was committed, or else from ``--mysql-url``.
+    replica that has all committed transactions. If no replica has them, it uses ``--mysql-url``.
 
     Raises:
         Misuse: no URL is configured.
@@ -468,8 +470,8 @@ def open_store() -> "Store":
 
 
 def open_queue(client_name: str) -> "redis.Redis":
-    """Return a client of the Redis at ``--redis-url``. It connects when its first command is sent,
-    and is closed when the command ends. ``client_name`` is its name in CLIENT LIST.
+    """Return a client of the Redis at ``--redis-url``. It connects when it sends its first Redis
+    command, and is closed when this command ends. ``client_name`` is its name in CLIENT LIST.
 
     Raises:
         Misuse: no URL is configured.
@@ -529,8 +531,8 @@ def producer_options(redis_url: str) -> "ProducerOptions":
     not handle SIGTERM: the command does.
 
     Raises:
-        ValueError: a variable has a wrong value, or is set together with its ``_FILE``; the message
-            names it.
+        ValueError: a variable has a wrong value, or is set together with ``<VARIABLE>_FILE``; the
+            message names it.
     """
     from dataclasses import replace
 
@@ -563,9 +565,8 @@ Settings: TypeAlias = dict[str, "str | Settings"]
 
 
 def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Make the settings in a file the defaults of all commands. This is the callback of
-    ``--config``, so click calls it with the option's value. Without a value, ``countersink.toml``
-    is read if it exists.
+    """Make the settings in a file the defaults of all commands. click calls this function with the
+    path that ``--config`` names. If that is None, ``countersink.toml`` is read if it exists.
 
     Raises:
         click.UsageError: the file cannot be used, as :func:`_load` says.
@@ -578,8 +579,8 @@ def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _load(path: Path, commands: list[str]) -> Settings:
-    """Return the settings in the file at ``path``. Values are texts, or dicts for tables; each
-    ``-`` in a name becomes ``_``.
+    """Return the settings in the file at ``path``. Values become texts, and tables become dicts.
+    Each ``-`` in a name becomes ``_``.
 
     Raises:
         click.UsageError: the file cannot be read, is not TOML, has unknown names at its top, or has
@@ -603,8 +604,8 @@ def _load(path: Path, commands: list[str]) -> Settings:
 
 
 def _unknown(where: str, name: str, allowed: list[str]) -> str:
-    """Return the message for an unknown name in the file. It suggests the most similar name that is
-    allowed, or else lists all of these."""
+    """Return the message for an unknown name in the file. The message suggests the most similar
+    allowed name. If none is similar, it lists all allowed names."""
     hint = did_you_mean(name, allowed) or f"allowed: {', '.join(allowed) or 'nothing'}"
     return f"{where}: {name} is not a setting; {hint}"
 

@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class Checked(click.ParamType[T]):
-    """The type of an option whose values the function ``read`` reads from text. If a text is wrong,
+    """The type of an option. The function ``read`` turns a text into a value. If the text is wrong,
     ``read`` raises ValueError, with a message that says what is allowed. ``name`` is the name of
-    the type; shell completion finds existing names by it."""
+    the type, such as ``counter``. Shell completion offers existing names of this type."""
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Checked(click.ParamType[T]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem]":
         """Return the completions for a shell: the names of this type in the database that begin
-        with ``incomplete``. See :func:`completion_items` for those that are left out."""
+        with ``incomplete``. See :func:`completion_items` for names that are left out."""
         from countersink.cli.completion import completion_items
 
         return completion_items(ctx, self.name, incomplete)

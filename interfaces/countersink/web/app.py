@@ -1,6 +1,7 @@
-"""The ASGI application: all routes, opening and closing of the shared services, the checks of each
-request in their order, the answer to OPTIONS (no CORS), and the answers to errors: 503 for a server
-that is away, 500 for an unexpected exception. See ``read_pool.py`` for errors of reads."""
+"""The ASGI application. It has all routes, opens and closes the objects that handlers share, checks
+each request and calls its handler, and answers OPTIONS (without CORS). It answers errors, too: with
+503 if MySQL or Redis is away, with 500 if an exception is unexpected. See ``read_pool.py`` for
+errors of reads."""
 
 import asyncio
 import logging
@@ -78,13 +79,15 @@ class Application:
 
     Args:
         options: its settings.
-        producer: returns a new producer at the start; the application closes it at the end.
+        producer: is called at the start and returns a new producer; the application closes the
+            producer at the end.
         system, schedule: see :class:`~countersink.web.services.Services`.
-        routes: all routes except the one of their OpenAPI document.
+        routes: all routes except the route of their OpenAPI document, which is added.
 
     Attributes:
-        services: objects that handlers share; set at the start.
-        complete: whether all accepted increments are stored; False until the end, which sets it.
+        services: the objects that handlers share; set at the start.
+        complete: False until the application has ended; then whether all accepted increments are
+            stored.
     """
 
     services: Services
@@ -221,8 +224,8 @@ class Application:
 
 
 def error_response(error: Exception) -> Response:
-    """Return the answer to a request that raised ``error``. An unexpected error is logged; its
-    answer has only the number of the log line."""
+    """Return the answer to a request that raised ``error``. An unexpected error is logged under a
+    random number, and the answer has only this number."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)  # nobody reads it
     return _problem_of(error).response()
@@ -256,11 +259,11 @@ def _problem_of(error: Exception) -> Problem:
 
 
 def _error_page(route: Route, error: Exception) -> str | None:
-    """Return the URL of the page to which a browser is sent after an error; None where the error
-    itself is the answer.
+    """Return the URL to which a browser is redirected after an error, or None if the error itself
+    is the answer.
 
-    A failed login leads back to the form, which explains the status. A page that needs a key (401)
-    leads to the form too.
+    A failed login redirects to the login form, which explains the error's status. A request without
+    a valid key (401) redirects to the login form, too.
     """
     if route.path == LOGIN_PATH and route.method == "POST":
         return f"{LOGIN_PATH}?wrong={error_response(error).status_code}"
@@ -268,5 +271,6 @@ def _error_page(route: Route, error: Exception) -> str | None:
 
 
 def _is_browser(scope: Scope) -> bool:
-    """Return whether a browser will show the answer as a page."""
+    """Return whether the client is a browser that will show the answer as a page: its header
+    Accept contains text/html."""
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])

@@ -1,9 +1,9 @@
 """Badges of hit counters: the SVG (``badge``), and the numbers in it (``HitNumbers``).
 
 The number of a key is read at most every :data:`FRESH_S` seconds, from MySQL and, if the queue is
-short, from the queue. Between two reads, this process adds the visits that it accepts. A visit
-accepted during a read may be in the result or not; the badge does not add it, so that no visit is
-shown twice. So a badge may be a few visits behind until the next read.
+short, from the queue. Between two reads, this process adds the visits that it accepts. It does not
+add visits that it accepts during a read: they may be in the result, and no visit may be shown
+twice. So a badge may be a few visits behind until the next read.
 """
 
 import asyncio
@@ -97,12 +97,13 @@ class _Number:
     """The number that the badge of one key shows.
 
     Attributes:
-        base: the total by the last successful read, or the number shown before if that read was
-            incomplete and gave less; None before the first successful read.
-        visits: number of visits that this process has accepted since that read.
-        read_at: time of the end of the last read, also of a failed one, in seconds on
+        base: the total that the last successful read returned; None before the first one. If the
+            read missed stored visits, and its total was smaller than the number shown before, this
+            is the number shown before.
+        visits: number of visits that this process has accepted since the last successful read.
+        read_at: time at which the last read ended, with or without success, in seconds of
             :func:`time.monotonic`.
-        reading: the running read; None where none is running.
+        reading: the task of the running read; None if no read is running.
     """
 
     base: int | None = None
@@ -112,8 +113,8 @@ class _Number:
 
 
 class HitNumbers:
-    """The totals of keys for badges: the total in the last read, and the visits that this process
-    has accepted since.
+    """The totals of keys for badges. A total is what the last read returned, plus the visits that
+    this process has accepted since then.
 
     Args:
         services: the objects that endpoints share.
@@ -126,10 +127,11 @@ class HitNumbers:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def number(self, counter: str, key: str, visits: int) -> int | None:
-        """Return the total of a key, read again if the last read is older than :data:`FRESH_S`.
-        Where the read fails, takes longer than :data:`PATIENCE_S`, or would be one too many
-        (:data:`MAX_READINGS`), return the last known total with the visits since; None where no
-        read has succeeded yet.
+        """Return the total of a key. Read it first if the last read is older than :data:`FRESH_S`.
+
+        If this read fails or takes longer than :data:`PATIENCE_S`, or if :data:`MAX_READINGS` other
+        reads are running, return the last known total plus the visits accepted since then. Return
+        None if no read has succeeded yet.
 
         Args:
             counter, key: the counter and the key that the badge shows.
@@ -167,8 +169,8 @@ class HitNumbers:
             self._readings -= 1
 
     def _total(self, counter: str, key: str) -> tuple[int, bool] | None:
-        """Return the total of a key, and whether it includes all stored visits. The total is 0
-        where the counter does not exist. Return None where the total could not be read."""
+        """Read the total of a key. Return it, and whether it includes all stored visits. The total
+        is 0 if the counter does not exist. Return None if the total cannot be read."""
         services = self._services
         spooled = services.producer.mark() is None
         queued: int | None = None

@@ -36,8 +36,9 @@ class WebOptions:
         host: the address to listen at.
         port: the TCP port; 0 for any free one.
         without_keys: True lets requests without a key do everything.
-        allowed_hosts: names that the ``Host`` header may have besides ``host``, names of loopback
-            and addresses; ``*`` for any name, ``*.example.com`` for any subdomain.
+        allowed_hosts: further names that the ``Host`` header may have; ``*`` for any name,
+            ``*.example.com`` for any subdomain. ``host``, names of loopback such as ``localhost``,
+            and IP addresses are always allowed, except 0.0.0.0 and ``::``.
         public_counters: counters to which anybody may add 1, without a key and from any page: for
             pixels, badges and beacons. They are names, or shell patterns for existing counters.
         hit_visitors: counters, as names or shell patterns, whose hits are counted by visitor: if
@@ -48,8 +49,8 @@ class WebOptions:
         max_body_bytes: maximum bytes of a request's body, before and after decompression.
         max_items: maximum number of increments in one request.
         max_counters: maximum number of different counters that one API key may name while the
-            server runs. The maximum for sequences is the same, and is counted apart. All requests
-            without a key count as one key.
+            server runs. The same maximum applies to sequences, which are counted separately. All
+            requests without a key count as one key.
         max_amount: the largest absolute amount of an increment by HTTP.
         max_ahead_s: seconds that an increment's time may be ahead of the server's clock.
         max_age_days: days that an increment's time may be in the past; 0 for no limit.
@@ -59,18 +60,19 @@ class WebOptions:
         rate_per_address: the same limit for requests without a key from one address (for IPv6, from
             one /64 network).
         failures_per_minute: wrong keys that one address may send per minute.
-        max_connections: maximum number of open connections. A further one takes the place of the
-            one that has waited longest for its client; if none waits, it gets 503.
-        request_timeout_s: seconds in which a request's head and body must arrive, and for which a
-            client may take no byte of an answer.
+        max_connections: maximum number of open connections. If one more is opened, the server
+            closes the connection that has waited longest for its client. If no connection waits for
+            its client, the new connection gets 503.
+        request_timeout_s: seconds within which a request's head and body must arrive, and within
+            which a client must take at least one more byte of an answer.
         read_timeout_s: seconds that a read may take, including its wait for a thread.
         wait_s: maximum seconds that a request with ``?wait=`` waits until its increments are stored
             or counted.
         max_pending_entries: maximum number of entries in the queue for a request with
             ``include_pending``, which reads all of them. If there are more entries, or more than 25
             times as many rows in them, the request is refused: reading takes time and memory.
-        threads: number of threads for reads of totals, and as many for each kind of short blocking
-            work.
+        threads: number of threads for reads of totals. Short blocking work of each kind has the
+            same number of threads of its own.
         session_hours: hours that a login to the dashboard lasts.
         frame_ancestors: origins of the pages that may embed the page of a link in a frame.
     """

@@ -44,9 +44,9 @@ T = TypeVar("T")
 class ReadPool:
     """Runs reads in threads. Use it only in the event loop's thread.
 
-    The reads of one key, or of one address without a key, use at most half of the threads, so that
-    the reads of others find a free one. Only one read at a time reads the queue: it takes memory,
-    and holds the interpreter lock for long.
+    The reads of one API key use at most half of the threads, so that other clients find a free
+    thread. Requests without a key share this limit by their address. Only one read at a time reads
+    the queue, because this takes much memory and holds the interpreter lock for long.
 
     Args:
         threads: number of threads.
@@ -143,7 +143,8 @@ class ReadPool:
 
 
 def _reads(limiter: anyio.CapacityLimiter) -> int:
-    """Return the number of running and waiting reads of one key or address."""
+    """Return the number of running and waiting reads of a key or address. ``limiter`` limits the
+    reads of this key or address."""
     return limiter.borrowed_tokens + limiter.statistics().tasks_waiting
 
 
@@ -167,8 +168,8 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
     unchanged, such as a StoreError because MySQL is away.
 
     Args:
-        without_pending: True where the request could have set ``include_pending``, and has not; the
-            text of 404 mentions it then.
+        without_pending: True if the endpoint has the parameter ``include_pending`` and the request
+            did not set it. The text of 404 then suggests to set it.
 
     Raises:
         Problem: 404 unknown counter; 422 an invalid query, or one that the stored buckets cannot

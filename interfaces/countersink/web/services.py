@@ -175,9 +175,9 @@ class Services:
         return found
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``work``, which blocks for a moment, in a thread, and return its result. The
-        functions of each module have ``options.threads`` threads of their own: if those of one
-        module wait for a lock, the others are not held up."""
+        """Call ``work``, which blocks for a short time, in a thread, and return its result. All
+        functions that are defined in the same module share ``options.threads`` threads. So if they
+        wait for a lock, they do not delay the functions of other modules."""
         kind = getattr(work, "func", work).__module__  # of a partial: its function's
         return await self._run(kind, partial(work, *args, **kwargs))
 

@@ -81,10 +81,10 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
 
 
 def _with_amounts(options: BackfillOptions) -> BackfillOptions:
-    """Ask the user whether the values of a column are to be added up, and return the options with
-    the answer. The question is about the first column that probably has amounts. If there is none,
-    or if ``--amount-column`` or ``--count-lines`` is given, nothing is asked, and the options stay
-    as they are. Pipes are not searched for such a column."""
+    """Look for a column of the sources that probably contains amounts, ask the user whether to add
+    up its values, and return the options with the answer. The question is about the first such
+    column. If there is none, or if ``--amount-column`` or ``--count-lines`` is given, do not ask,
+    and return the options unchanged. Pipes are not searched."""
     # A pipe can be read only once.
     files = [each for each in content.expand(options.sources)[0] if each.size is not None]
     for source in () if options.count_lines or options.recipe.amount_column else files:
@@ -106,7 +106,7 @@ class _Call:
     Attributes:
         url: the URL of the database.
         stop: returns whether a signal has asked the command to stop.
-        allowed: the rejected lines up to which the exit status is still 0.
+        allowed: the number or percentage of lines that may be rejected with exit status 0.
     """
 
     url: str
@@ -120,8 +120,9 @@ class _Call:
 
     def run_each_counter(self, options: BackfillOptions) -> int:
         """Make one run for each counter that the sources name, print the results, and return the
-        exit status: that of the signal that stopped the command; else 1 if a run failed; else 3 if
-        a run, or the lines without a counter, end with 3."""
+        exit status of the command. If a signal stopped the command, this is the signal's status.
+        Otherwise it is 1 if a run failed, 3 if more lines were rejected than ``allowed`` or
+        ``--max-rejects`` ended a run, else 0. Lines that name no counter are rejected."""
         found = exported(self.url, options, self.stop)
         for stray in found.strays[:_STRAYS_SHOWN]:
             click.echo(f"rejected: {output.display(stray)}", err=True)
@@ -149,8 +150,11 @@ class _Call:
         return Exit.FAILED if Exit.FAILED in statuses else max(statuses)
 
     def run(self, options: BackfillOptions) -> BackfillReport:
-        """Make one run, and return its report. Its notices and the failures of its sources are
-        printed on stderr, each once. Misuse if an option is wrong for the sources or the counter.
+        """Make one run, and return its report. Print its notices, and why sources failed, on
+        stderr.
+
+        Raises:
+            Misuse: an option is wrong for the sources or the counter.
         """
         said: list[str] = []
 
@@ -186,7 +190,7 @@ class _Call:
             click.echo(f"countersink backfill: {output.display(sentence)}", err=True)
 
     def status(self, report: BackfillReport) -> int:
-        """Return the exit status of the command after this run."""
+        """Return the exit status with which the command ends after the run of ``report``."""
         if report.state == "failed":
             return Exit.FAILED
         if report.state == "stopped":
@@ -196,8 +200,8 @@ class _Call:
 
 
 def progress_text(state: Progress) -> tuple[float | None, str]:
-    """Return the share of the sources that is read, from 0 to 1, and a text about the progress. The
-    share is None while it is unknown."""
+    """Return how much of the sources is read, from 0 to 1 or None if unknown, and a text that
+    describes the progress."""
     if state.doing != "reading":
         return None, "waiting for the queue" if state.doing == "waiting" else state.doing
     rejected = f", {state.rejected:,} rejected" if state.rejected else ""
@@ -219,7 +223,8 @@ def _document(report: BackfillReport) -> dict[str, Any]:
 
 
 def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> None:
-    """Print the report of a run as text."""
+    """Print the report of a run as text. ``drift`` has the corrections of a reconcile. With
+    ``dry_run``, the text says "would add" or "would correct"."""
     if report.sources:
         _show_sources(report)
     if report.by_day:

@@ -226,8 +226,9 @@ def drift_document(one: Drift) -> dict[str, object]:
 
 
 def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
-    """Print the first corrections of a reconcile as a table, then a sentence with the number of the
-    others. The sentence ends with ``where``, which says how to list all."""
+    """Print the first corrections of a reconcile as a table. ``corrections`` is the number of all.
+    If the table does not show all, print the number of the others, followed by the text ``where``,
+    which says how to list all."""
     first: Sequence[Drift] = [one for one, _ in zip(drift, range(DRIFT_SHOWN), strict=False)]
     if not first:
         return

@@ -1,5 +1,5 @@
-"""``countersink increment``: its flags, how often it sends an entry at most (``ATTEMPTS``), and its
-message if nobody can know whether the increment is stored."""
+"""``countersink increment``: its flags, the maximum number of attempts to send (``ATTEMPTS``), and
+the message for an increment that may or may not be stored."""
 
 from datetime import datetime
 from typing import Final
@@ -92,9 +92,9 @@ def send_one(
 ) -> None:
     """Store one increment in the queue, as an entry of its own.
 
-    If Redis does not reply, the entry is sent again: in a cluster, to another master that answers;
-    if there is none, to the same server, until ``ATTEMPTS`` sendings had no reply. The entry has
-    the same id each time, so it cannot count twice.
+    If Redis does not reply, send the entry again. In a cluster, send it to another master that
+    answers. If there is none, send it to the same server, until ``ATTEMPTS`` attempts had no reply.
+    The entry has the same id each time, so it cannot count twice.
 
     Args:
         redis_url: the URL of the queue.
@@ -106,8 +106,9 @@ def send_one(
 
     Raises:
         StreamError: nothing was stored.
-        Failure: the entry may or may not be stored: a sending had no reply, and no later one
-            succeeded; or the counter has no salt with which the member can be hashed.
+        Failure: either an attempt had no reply and no later one succeeded, so that the entry may or
+            may not be stored; or the counter has no salt for hashing the member, and nothing was
+            stored.
     """
     client = connect(redis_url, client_name="countersink-increment")
     route, clock = PartitionRoute(), RedisClock()

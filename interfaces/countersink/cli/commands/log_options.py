@@ -1,5 +1,5 @@
 """The flags of ``countersink backfill``, and the errors of their values and combinations. ``tail``
-shares some of these flags: those from ``--input-format`` to ``--visitor``, and ``--allow-rejects``.
+uses some of them, too: ``--input-format`` to ``--visitor``, and ``--allow-rejects``.
 """
 
 import re
@@ -26,8 +26,8 @@ Option = Callable[[settings.Decorated], settings.Decorated]
 
 
 class _Conditions(values.Checked[Condition]):
-    """The type of conditions. In an environment variable, spaces separate them, and quotes work as
-    in a shell."""
+    """The type of the conditions of ``--where``. In an environment variable, spaces separate
+    conditions, and quotes work as in a shell."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Return the texts of the conditions in an environment variable."""
@@ -52,8 +52,8 @@ CONDITION: Final = _Conditions("condition", _condition)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The rejected lines up to which the exit status is still 0: a number of lines or, if
-    ``percent`` is not None, a percentage of the lines read."""
+    """How many lines may be rejected with exit status 0: ``lines`` if ``percent`` is None, else
+    ``percent`` of the lines that were read."""
 
     lines: int = 0
     percent: float | None = None
@@ -93,8 +93,8 @@ _FIELDS: Final = values.Checked("fields", _fields)
 
 
 def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
-    """Decorator that adds the options for the format of lines and for which lines count.
-    ``formats`` are the choices of ``--input-format``. ``option`` makes each option: it is
+    """Decorator that adds the options that describe the format of lines and select the lines to
+    count. ``formats`` are the choices of ``--input-format``. Each option is made by ``option``:
     ``settings.setting`` or ``settings.one_off``."""
     return settings.together(
         option(
@@ -182,7 +182,7 @@ _SOURCE_NAME: Final = values.Checked("name", _source_name)
 
 
 def _each(meanings: dict[str, str], **given: Any) -> Option:
-    """Decorator that adds options that are alike; ``meanings`` maps their names to help texts."""
+    """Decorator that adds similar options. ``meanings`` maps the name of each to its help text."""
     return settings.together(
         *(
             settings.one_off(f"--{name.replace('_', '-')}", help=help, **given)

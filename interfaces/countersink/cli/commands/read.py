@@ -112,8 +112,8 @@ _OPTIONS: Final = (
 
 
 def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that adds the options that select totals. The command's function gets them as one
-    argument, ``selection``, which names no counter yet."""
+    """Decorator that adds the options that select totals. The command's function gets their values
+    as one argument, a :class:`Selection`. The function itself has to add the counter to it."""
 
     @wraps(function)
     def decorated(*, start: Edge, end: Edge, last: Last | NamedRange | None, **given: Any) -> None:
@@ -139,12 +139,12 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_zone(edge: Edge, zone: str | None) -> Edge:
-    """Return a day or time as it is, except that a time without an offset gets the time zone
-    ``zone``.
+    """Return a time without a UTC offset in the time zone ``zone``. Return a day, a time with an
+    offset, or None unchanged.
 
     Raises:
-        ValueError: the time has no offset and there is no ``zone``, or clocks change at that time,
-            so that it happens twice or not at all.
+        ValueError: the time has no offset and ``zone`` is None; or clocks change at that time, so
+            that it happens twice or not at all.
     """
     if not isinstance(edge, datetime) or edge.utcoffset() is not None:
         return edge

@@ -314,8 +314,8 @@ def _settings(sequence: StoredSequence) -> str:
 
 
 def _print_reset(last: dict[str, int | None]) -> None:
-    """Print the result of a reset. ``last`` has the names of the sequences, each with the value
-    that it had before; None if it had no value. Prints nothing if ``last`` is empty."""
+    """Print the result of a reset; nothing if ``last`` is empty. ``last`` has the names of the
+    sequences, each with its value before the reset, or None if it had no value."""
     if not last:
         return
     count = sum(value is not None for value in last.values())
@@ -329,6 +329,6 @@ def _print_reset(last: dict[str, int | None]) -> None:
 
 
 def _shown(name: str) -> str:
-    """Return the name of a sequence for use in a sentence, with control characters escaped; ``''``
-    for the empty name."""
+    """Return the name of a sequence for use in a sentence, with control characters escaped. The
+    empty name becomes two quotes, ``''``."""
     return output.display(name) or repr(name)

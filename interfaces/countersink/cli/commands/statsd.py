@@ -121,8 +121,8 @@ def command(log_format: str, **given: Any) -> int:
 
 
 def _stop(server: Server, producer: Producer) -> int:
-    """Store all increments, log the end, and return the exit status: 1 if increments are lost, as
-    neither Redis nor a spool took them within the producer's ``exit_timeout``."""
+    """Store all increments, log the end, and return the exit status. It is 0, or 1 if neither Redis
+    nor a spool took all increments within the producer's ``exit_timeout``: the rest is lost."""
     complete = producer.close(producer.exit_timeout)
     stats = producer.stats()
     server.log(

@@ -223,8 +223,9 @@ def _lines_wanted(
     where: tuple[Condition, ...],
     visitor: tuple[str, ...],
 ) -> str:
-    """Return a text that says which lines are counted, and under which keys. It is a part of the
-    position's name, so that each selection of a log's lines has its own position."""
+    """Return a text that says which lines are counted, and under which keys. The text is a part of
+    the name under which the position in the log is stored. So two calls of ``tail`` that count
+    different lines of a log have different positions."""
     key = canonical(key)
     field = re.fullmatch(r"\{ *([^{} ]+) *\}", key)
     words = [f"{name}:{field}" for name, field in sorted(dimensions)]
@@ -236,11 +237,11 @@ def _lines_wanted(
 
 
 def _pipe(name: str, begin: Begin | None) -> int | None:
-    """Open the pipe ``name``, or standard input for ``-``, and return the file descriptor. None if
-    ``name`` is a file, for which a position is kept, or a directory, or does not exist.
+    """Open the pipe ``name``, or standard input for ``-``, and return the file descriptor. Return
+    None if ``name`` is a regular file or a directory, or does not exist.
 
     Raises:
-        Misuse: it is a pipe or standard input, and ``--begin`` is given.
+        Misuse: ``name`` is a pipe or standard input, and ``--begin`` is given.
         OSError: the pipe cannot be opened.
     """
     try:
@@ -255,9 +256,9 @@ def _pipe(name: str, begin: Begin | None) -> int | None:
 
 
 def _position_file(asked: str | None, source: str) -> PositionFile:
-    """Open the position file of ``source``: a text that names a counter, the lines that count, and
-    the path of the log. ``asked`` is the value of ``--position-file``: a file; a directory, in
-    which each source has its own file; or None for the default directory.
+    """Open the position file of ``source``, which is a text with the counter, the lines that are
+    counted and the path of the log. ``asked`` is the value of ``--position-file``: a file, a
+    directory with a file for each source, or None for the default directory.
 
     Raises:
         PositionError: the file cannot be used.
@@ -275,9 +276,9 @@ def _position_file(asked: str | None, source: str) -> PositionFile:
 
 
 def _absolute(name: str) -> str:
-    """Return the absolute path of a log, which is a part of the position's name. Symbolic links
-    among its directories are resolved. If the log itself is a link, this link is not resolved,
-    because a rotation makes it name the next log."""
+    """Return the absolute path of a log. Directories that are symbolic links are resolved. A log
+    that is itself a symbolic link is not resolved: after a rotation, the link leads to the next
+    log, and the path must still be the same."""
     directory, file = os.path.split(os.path.abspath(name))
     return os.path.join(os.path.realpath(directory), file)
 

@@ -134,8 +134,9 @@ def _run(
     stop: SignalQueue,
     stack: ExitStack,
 ) -> None:
-    """Start the private servers, bring the tables up to date, start the processes, and restart what
-    dies until a signal comes. The caller stops them with ``stack``.
+    """Start the private servers, bring the tables up to date, and start the processes. Until a
+    signal comes, restart each server or process that dies. The caller stops all of them: it closes
+    ``stack``.
 
     Args:
         data: the directory of the private servers.
@@ -315,11 +316,11 @@ class CommandProcess(Restartable):
 
 
 def relay(name: str, reader: int) -> None:
-    """Copy the output of a process from the pipe ``reader`` to stderr until it ends, and close
-    ``reader``. Each line has the name of the process before it, in colour on a terminal; lines of
-    JSON are copied as they are. While the pipe is open, this function never waits for stderr, so
-    that the process can always write: lines that stderr does not take are kept and, beyond a limit,
-    dropped (see :class:`LineHandler`)."""
+    """Copy the output of the process ``name`` from the pipe ``reader`` to stderr until the output
+    ends, then close ``reader``. Put the name before each line, in colour on a terminal; copy lines
+    of JSON unchanged. While the pipe is open, never wait for stderr, so that the process can always
+    write. Lines that stderr does not take are kept and, beyond a limit, dropped (see
+    :class:`LineHandler`)."""
     prefix = f"{name:<{max(map(len, COMMANDS))}} | "
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         prefix = click.style(prefix, fg=COLOURS[COMMANDS.index(name) % len(COLOURS)])
@@ -337,8 +338,8 @@ def _chosen_port(asked: int | None, usual: int) -> int:
 
 
 class Restarter:
-    """Restarts a server or process that has died, after a pause that grows from death to death, up
-    to ``LONGEST_PAUSE``. It does so in `check`, which its owner calls again and again."""
+    """Restarts a server or process after it has died. The pause before the restart grows with each
+    death, up to ``LONGEST_PAUSE``. Call `check` again and again: it does the work."""
 
     def __init__(self, part: Restartable) -> None:
         self._part = part

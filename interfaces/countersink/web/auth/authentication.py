@@ -44,14 +44,15 @@ class Authenticator:
         """Return the identity of a request if it may use its route. Count the request for the rate
         limit of its key or address, and record the use of the key.
 
-        The identity is :data:`NOBODY` where the route needs no key. On a public route it is public
-        where the request has no key, or a key without the scope.
+        If the route needs no key, the identity is :data:`NOBODY`. On a public route, a request
+        without a key gets :data:`NOBODY` as well; for a request whose key lacks the route's scope,
+        ``public`` of the identity is True.
 
         Args:
             route: the route of the request.
             headers: headers of the request, from
                 :func:`~countersink.web.http.answers.read_headers`.
-            client: address of the client, by which limits count.
+            client: address of the client; limits per client count by it.
             scope: the ASGI scope of the request.
 
         Raises:
@@ -106,8 +107,9 @@ class Authenticator:
     def _without_key(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """Return the identity of a request without a key: that of its login; without a login
-        :data:`EVERYBODY` if the server needs no keys; :data:`NOBODY` on a public route.
+        """Return the identity of a request without a key. If the request has a login, this is the
+        identity of the login. Otherwise it is :data:`EVERYBODY` if the server runs without keys,
+        and :data:`NOBODY` on a public route.
 
         Raises:
             Problem: 401 the route needs a key; 403 the request came from a page of another origin;

@@ -73,8 +73,8 @@ class TokenBuckets:
         return len(self._young) + len(self._old)
 
     def take(self, name: str) -> float:
-        """Take a token from the bucket of ``name`` and return 0.0. If the bucket has none, take
-        none, and return the seconds until it has one."""
+        """Take a token from the bucket of ``name``, and return 0.0. If the bucket has no token,
+        return the seconds until it has one, and take nothing."""
         now = self._clock()
         full_at = self._full_at(name, now)
         wait = full_at - now - self._room
@@ -88,8 +88,8 @@ class TokenBuckets:
         return wait
 
     def wait(self, name: str) -> float:
-        """Return the seconds until the bucket of ``name`` has a token, 0.0 if it has one. Take no
-        token."""
+        """Return the seconds until the bucket of ``name`` has a token, or 0.0 if it has one now. No
+        token is taken."""
         now = self._clock()
         wait = self._full_at(name, now) - now - self._room
         return wait if wait > _ROUNDING_S else 0.0
@@ -119,8 +119,8 @@ class WaitingPlaces:
 
     @contextmanager
     def taken(self, holder: str) -> Iterator[bool]:
-        """Hold a place until the end of the block, and yield True. Yield False, without a place,
-        where the key or address has too many places already, or no place is free.
+        """Hold a place until the end of the block, and yield True. If the key or address has too
+        many places already, or no place is free, hold none and yield False.
 
         Args:
             holder: id of the key; for a request without a key, its address.
@@ -154,7 +154,7 @@ class WaitingPlaces:
 
 
 class NameQuotas:
-    """Limits how many names of counters and sequences each key uses in the life of the process.
+    """Limits how many names of counters and sequences each key may use while the process runs.
     Use it only in the event loop's thread.
 
     Args:
@@ -176,8 +176,9 @@ class NameQuotas:
             names: the names in the request.
 
         Returns:
-            The set of names that the key has used, not a copy: the caller adds those of the request
-            once they are accepted. For a public identity, a new empty set, which is not kept.
+            The set of names that the key has used: the set itself, not a copy. The caller adds the
+            names of the request to it once they are accepted. For a public identity, the result is
+            a new empty set, which nothing else refers to.
 
         Raises:
             Problem: 403 the key would exceed its quota.
@@ -264,8 +265,8 @@ async def find_credential(
 class LoginCookie:
     """The cookie of a login to this installation.
 
-    Browsers share cookies between all ports of a host. So that two installations on one host do not
-    overwrite each other's cookie, its name has a hash of the installation.
+    Browsers share cookies between all ports of a host. The cookie's name contains a hash of the
+    installation, so that two installations on one host do not overwrite each other's cookie.
 
     Args:
         register: has the logins, and the identity of the installation.

@@ -179,13 +179,13 @@ class Register:
         }
 
     async def refresh(self) -> bool:
-        """Read again now, before the next regular read: for an unknown key, which may be new, and
-        after a login or link has ended. All calls during a read share the next read. Never raises.
+        """Read keys, logins and links now, without waiting for the next regular read. Callers use
+        it for an unknown key, which may be new, and after a login or link has ended. Calls that
+        arrive during a read share one next read. Never raises.
 
         Returns:
-            True if the register was read; False if MySQL does not answer within
-            :data:`READ_WAIT_S`. If MySQL did not answer the last read, or not in time, False is
-            returned without another read.
+            True if the read succeeded; False if MySQL does not answer within :data:`READ_WAIT_S`.
+            If the last read failed or took longer than that, return False without another read.
         """
         if self._away or self._late:
             return False
@@ -215,8 +215,8 @@ class Register:
                 await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Write now as the time of last use of each key that was used since the last write. If
-        MySQL is away, the next call writes it. Never raises."""
+        """Set the time of last use to the current time in MySQL, for each key that was used since
+        the last write. If MySQL is away, the next call writes them. Never raises."""
         used, self._used = self._used, set()
         if not used:
             return
@@ -233,7 +233,7 @@ class Register:
             LOGGER.exception("cannot write the last use of keys", extra={"action": "waiting"})
 
     async def try_read(self) -> None:
-        """Read all keys, logins and links. A failure is logged, and those known before stay."""
+        """Read all keys, logins and links. If this fails, log it and keep those known before."""
         try:
             await self.read()
         except Exception as error:

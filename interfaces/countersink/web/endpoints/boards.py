@@ -1,8 +1,8 @@
 """The endpoints ``/v1/boards``, which create, list, change and delete boards. See
 ``store/boards.py`` for their limits.
 
-With a key for some counters only, a board is seen if the key may name all counters of it. A change
-of a board needs a key for all counters, because links to the board show whatever is on it.
+A key that is limited to some counters sees a board only if it may name all counters of the board.
+Changing a board needs a key for all counters, because links to the board show whatever is on it.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""The endpoints ``/v1/counters`` and ``/v1/counters/{counter}``, the list of counters and settings
-of one; ``/v1/counters/{counter}/notes`` and ``/v1/notes``, notes on days. See ``store/notes.py``
-for limits of notes."""
+"""The endpoints ``/v1/counters``, the list of counters, and ``/v1/counters/{counter}``, the
+settings of one. Also ``/v1/counters/{counter}/notes`` and ``/v1/notes``, notes on days. See
+``store/notes.py`` for limits of notes."""
 
 from dataclasses import asdict, replace
 from datetime import date
@@ -142,8 +142,8 @@ def _row(line: OverviewLine, better: Better) -> dict[str, Any]:
 
 
 def cached_sort_values(services: Services) -> dict[str, CachedAnswer[SortValues]]:
-    """Return a cached answer for each sort order except that by name, with the numbers by which all
-    counters are sorted. So many pages need one read."""
+    """Return a cached answer for each sort order except the order by name. Its result has, for all
+    counters, the numbers by which they are sorted. Requests for different pages share one read."""
 
     def ask(by: str) -> SortValues:
         return services.reads.read(lambda moment: sort_values(moment.snapshot, by))
@@ -305,8 +305,9 @@ class NoteList(Closed):
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET …/notes`` with notes: of a counter, its own and those on all counters, or for a
-    link its own only; without a counter in the path, those on all counters."""
+    """Answer ``GET …/notes`` with notes. If the path names a counter, they are the notes on this
+    counter and, unless the request has a link, the notes on all counters. If the path names no
+    counter, they are only the notes on all counters."""
     given = request.scope["countersink.given"]
     counter = await _existing_counter(request, services, who)
     # A link gives access to its counter's own notes only.
@@ -322,7 +323,7 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def write(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``PUT …/notes/{day}``: write the note on a day, which replaces an older note on it."""
+    """Answer ``PUT …/notes/{day}``: write the note on a day, in place of an earlier note."""
     day = _day(request)
     # First the body: the read pool, which finds the counter, would consume it.
     asked = await read_object(request, services, NoteText)

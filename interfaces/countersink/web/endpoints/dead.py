@@ -92,7 +92,7 @@ async def retried(request: Request, services: Services, who: Identity) -> Respon
 
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /v1/dead/drop``: delete the dead letters that the body chooses. With ``reason``
-    or ``all``, the numbers of those that were not kept are deleted too."""
+    or ``all``, also delete the counts of dead letters that were too many to keep."""
     choice = await _choice(request, services)
     number = await services.run_in_session(_drop, choice)
     return JSONResponse({"dropped": number})
@@ -125,12 +125,12 @@ def _drop(session: Session, choice: Choice) -> int:
 
 
 def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
-    """Return a choice as arguments of ``retry`` and ``drop``. Without refs and reason, ``drop``
-    takes all dead letters, and ``retry`` all but those that may be counted already. Dead letters
-    that are added later are left out.
+    """Return a choice as arguments of the functions ``retry`` and ``drop``. If refs and reason are
+    None, ``drop`` deletes all dead letters, and ``retry`` retries all except those that may be
+    counted already. Dead letters that are added after this call are left out.
 
     Raises:
-        Problem: 409 more than ``most`` match.
+        Problem: 409 more than ``choice.most`` dead letters match.
     """
     by_reason, newest = dead.counted(session)
     number = by_reason.get(choice.reason, 0) if choice.reason else sum(by_reason.values())

@@ -72,12 +72,14 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, unless ``count`` is 0, and answer with a badge that shows the total of the
-    key. It shows a dash where the total is unknown, or may not be seen and ``count`` is not 0.
+    """Count a visit, unless the parameter ``count`` is 0, and answer with a badge that shows the
+    total of the key. If ``who`` may not see the total, or it cannot be read, the badge shows a
+    dash.
 
     Raises:
-        Problem: as :func:`_require_ingest` and :func:`accept`, if a visit is to be counted; if not,
-            403 ``who`` may not see the total; 503 MySQL cannot tell, or too many requests wait.
+        Problem: with ``count=1``, the problems of :func:`_require_ingest` and :func:`accept`. With
+            ``count=0``, 403 ``who`` may not see the total; 503 MySQL does not answer whether the
+            counter is public, or too many requests wait.
     """
     given = request.scope["countersink.given"]
     counter, key = _counter_and_key(request)
@@ -122,11 +124,11 @@ def _counter_and_key(request: Request) -> tuple[str, str]:
 
 
 async def _may_see(request: Request, services: Services, who: Identity, counter: str) -> bool:
-    """Return whether ``who`` may see a counter's number: the key has the scope read and may name
-    the counter, or the counter is public.
+    """Return whether ``who`` may see a counter's number: the counter is public, or the key of
+    ``who`` has the scope read and may name the counter.
 
     Raises:
-        Problem: 503 MySQL cannot tell whether the counter is public.
+        Problem: 503 MySQL does not answer whether the counter is public, or too many requests wait.
     """
     if who.may("read") and who.may_name(counter):
         return True
@@ -140,7 +142,8 @@ async def _require_ingest(
 
     Raises:
         Problem: 403 the counter is not public, and ``who`` has no key with the scope ingest or may
-            not name the counter; 503 MySQL cannot tell.
+            not name the counter; 503 MySQL does not answer whether the counter is public, or too
+            many requests wait.
     """
     if not who.public and who.may_name(counter):
         return
@@ -174,8 +177,9 @@ async def _count_visit(
 
 
 async def _has_visitors(request: Request, services: Services, counter: str) -> bool:
-    """Return whether a counter counts different members. Wait until the producer knows it; return
-    False if it is still unknown after :data:`SALT_WAIT_S`, or if too many requests wait already."""
+    """Return whether a counter counts different members. The producer may not know this yet: wait
+    at most :data:`SALT_WAIT_S` until it does, and return False if it still does not know. Do not
+    wait if too many other requests wait."""
     counts_members = services.producer.counts_members
     await wait_until(request, services, lambda: counts_members(counter) is not None, SALT_WAIT_S)
     return bool(counts_members(counter))
@@ -193,8 +197,8 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], re.Match[str] | None]:
 
 
 def visitor_counters(services: Services) -> Callable[[str], re.Match[str] | None]:
-    """Return a function that matches the names of counters whose hits count different visitors
-    (``hit_visitors``)."""
+    """Return a function that takes the name of a counter. It returns a match if the option
+    ``hit_visitors`` contains the name or a pattern for it, else None."""
     return _matcher(services.options.hit_visitors)
 
 
@@ -217,13 +221,14 @@ class PublicCounters:
         )
 
     async def has(self, counter: str, holder: str) -> bool:
-        """Return whether a counter is public: its name is one of the option's names, or it exists
-        and matches one of the option's patterns. Names of existing counters are cached.
+        """Return whether a counter is public. It is if the option ``public_counters`` contains its
+        name, or if the counter exists and the option contains a pattern that matches its name.
+        Names of existing counters are cached.
 
         Args:
             counter: name of the counter.
-            holder: id of the key or address of the client, which holds a waiting place while MySQL
-                is asked.
+            holder: id of the key, or address of a client without one. While this call waits for
+                MySQL, it counts as a waiting request of ``holder`` (see :class:`WaitingPlaces`).
 
         Raises:
             Problem: 503 MySQL does not answer whether the counter exists, or too many requests wait

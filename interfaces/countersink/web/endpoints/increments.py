@@ -73,8 +73,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
 
 
 def _have_salts(services: Services, waiting: set[str]) -> bool:
-    """Remove from ``waiting`` the counters whose salt the producer does not await any more, and
-    return whether no counter is left."""
+    """Remove those counters from ``waiting`` for whose salt the producer no longer waits. Return
+    True if no counter is left."""
     waiting -= {each for each in waiting if not services.producer.awaits_salt(each)}
     return not waiting
 
@@ -82,8 +82,9 @@ def _have_salts(services: Services, waiting: set[str]) -> bool:
 async def wait_until(
     request: Request, services: Services, is_known: Callable[[], bool], within_s: float
 ) -> None:
-    """Wait until ``is_known`` returns True, at most ``within_s`` seconds. Do not wait where too
-    many requests wait already (see WaitingPlaces). The caller has to ask ``is_known`` again."""
+    """Wait until ``is_known()`` is True, for at most ``within_s`` seconds. Do not wait if too many
+    other requests wait (see WaitingPlaces). The caller has to call ``is_known`` again to see
+    whether the wait was successful."""
     if is_known():
         return
     deadline = time.monotonic() + within_s
@@ -104,7 +105,8 @@ def accept(
         services: have the producer.
         who: identity of the sender.
         increments: the increments.
-        id: names the batch, which is counted once however often it is sent; None for no name.
+        id: the name of the batch, or None. A batch with a name is counted once, however often it is
+            sent.
 
     Raises:
         Problem: 403 the key has used too many counters; 422 some increments are not valid; 413 a
@@ -238,8 +240,8 @@ def _check_time(when: datetime, now: float, options: WebOptions) -> None:
 
 
 def scoped(who: Identity, id: str) -> str:
-    """Return ``id`` with the key's id in front: equal ids of two keys are different events. All
-    requests without a key share one, empty, id of a key."""
+    """Return ``id`` with the id of the API key in front, so that equal ids of two API keys mean
+    different events. For requests without a key, the id in front is empty."""
     return f"http:{who.key_id}/{id}"
 
 
@@ -356,9 +358,9 @@ def _items(body: bytes, most: int) -> Sequence[IncrementAsked]:
 
 
 def _has_unique_members(body: bytes, items: Sequence[IncrementAsked]) -> bool:
-    """Return whether ``body`` has exactly as many strings as ``items`` need: then no member of an
-    object is repeated. Otherwise :func:`read_json` has to read the body, which takes three times as
-    long as all other steps."""
+    """Return True if ``body`` has exactly as many strings as the decoded ``items`` need: then no
+    JSON object in it has a member twice. If False, this is unknown, and the body has to be read by
+    :func:`read_json`, which takes three times as long as all other steps."""
     strings = 2 * len(items)
     for item in items:
         if isinstance(item.key, str):
@@ -377,8 +379,13 @@ def _has_unique_members(body: bytes, items: Sequence[IncrementAsked]) -> bool:
 
 
 def _items_one_by_one(body: bytes, most: int) -> Sequence[IncrementAsked]:
-    """Return the items of a body that the fast decoder refused. This decoder finds the invalid
-    items, and accepts whole numbers that are written as floats."""
+    """Decode a body that the fast decoder refused, item by item, and return the items. Whole
+    numbers may be written with a fraction, such as ``743.0``.
+
+    Raises:
+        Problem: 400 the body is not JSON; 413 it has more than ``most`` items; 422 some items are
+            not valid.
+    """
     try:
         found = read_json(body)
     except msgspec.ValidationError as error:  # a number that is too large or too long

@@ -95,12 +95,12 @@ class SentNumbers:
     """The numbers of one read of MySQL and Redis.
 
     Attributes:
-        visible: for the patterns of each listener, the number of existing counters that match one
-            of them, or of all counters if the patterns are empty; None where there are too many
-            counters to read each second. Patterns of listeners that joined during the read are
-            missing, unless an earlier listener has the same.
-        today: the day in the counter's time zone and its total, by name of a counter that a
-            listener wants.
+        visible: the number of existing counters that a listener may see, by the listener's
+            patterns. Without patterns, all counters are visible. The number is None if there are
+            too many counters to read each second. Patterns of listeners that joined after the
+            beginning of the read may be missing.
+        today: the current day in the time zone of a counter and the total of this day, by the
+            counter's name. It has the counters that listeners want.
         complete_up_to: see :class:`countersink.reads.Moment`.
     """
 
@@ -131,9 +131,10 @@ class Listener:
     def news(self, read: Future[SentNumbers]) -> dict[str, Any] | None:
         """Return the document of the event to send after ``read``, and remember that it was sent.
 
-        The document has the number of visible counters, and today's totals that changed since the
-        last event; after a failed read it is ``{"trouble": True}``. Return None if the read is
-        running, was sent already, or began before a listener with these patterns joined.
+        The document has the number of visible counters, and those totals of today that changed
+        since the last event. After a failed read, the document is ``{"trouble": True}``. Return
+        None if ``read`` is still running, was sent already, or began before a listener with these
+        patterns had joined.
         """
         if read is self.last or not read.done():
             return None
@@ -181,7 +182,7 @@ class Feed:
         self._reads = services.reads
 
     def require_room(self, listener: Listener) -> None:
-        """Check that one more listener may join.
+        """Check that ``listener`` may join.
 
         Raises:
             Problem: 429 the key or address has too many listeners; 503 there are too many
@@ -200,7 +201,7 @@ class Feed:
             raise Problem(503, "Too many streams are open: try again later", retry_after=30)
 
     def join(self, listener: Listener) -> None:
-        """Add a listener. It is sent the reads that end from now on."""
+        """Add a listener. It gets the results of all reads that have not ended yet."""
         self.listeners.add(listener)
         last = self.numbers.last
         if last is not None and last.done():
@@ -228,8 +229,8 @@ class Feed:
 
 
 def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:
-    """Return how many names match a pattern; without patterns, how many names there are. Return
-    None if ``names`` is None: they are too many to count."""
+    """Return how many of ``names`` match at least one pattern, or the number of all names if there
+    are no patterns. Return None if ``names`` is None, because there are too many counters."""
     if names is None:
         return None
     if not patterns:
@@ -261,8 +262,8 @@ class LiveStream(StreamingResponse):
         self._is_admitted = is_admitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer. The listener joins the feed before, so that the limits of later requests
-        count it, and leaves it afterwards."""
+        """Send the answer. The listener joins the feed first, so that it counts for the limits of
+        later requests. After the answer, it leaves the feed."""
         self._feed.join(self._listener)
         try:
             await super().__call__(scope, receive, send)

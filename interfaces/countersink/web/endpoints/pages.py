@@ -5,12 +5,13 @@ The login's cookie is hidden from scripts, and browsers send it for pages of thi
 has 256 random bits; MySQL has their hash. A login ends after ``session_hours``, or with its key.
 
 All scripts are sent as one file, and all styles as one; scripts that a page runs first are inline.
-So few answers wait for one another, which decides how fast a page is on a slow line.
+A browser then needs few requests, one after the other, before it can show a page.
 
-The JavaScript modules are joined without a tool: each stands behind those that it imports. They are
-all ours, use one form of import, and no two define the same name. Comments and indentation are left
-out of scripts and styles, so no text in them spans lines. A module that is imported only when it is
-needed, by ``await import``, is sent by itself, and imports from the joined one.
+The JavaScript modules are joined into one without a build tool: each comes after the modules that
+it imports. This works as all are ours, use the same form of import, and no two define the same
+name. Comments and indentation are removed from scripts and styles, so no string may span lines. A
+module that is imported with ``await import`` is sent as a file of its own when it is needed. It
+imports from the joined file.
 """
 
 import gzip
@@ -96,9 +97,9 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def login(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /login``: begin a login with the key in the form, set its cookie, and lead to
-    the dashboard. A key that is not valid or cannot read gets 403; a browser is led back to the
-    form."""
+    """Answer ``POST /login``: begin a login with the key in the form, set its cookie, and redirect
+    to the dashboard. A key that is not valid, or lacks the scope read, gets 403; a browser is
+    redirected to the form instead."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
     known = await find_credential(
@@ -119,7 +120,7 @@ async def login(request: Request, services: Services, who: Identity) -> Response
 
 async def logout(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /logout``: end the login of the request's cookie, if there is one, delete the
-    cookie, and lead to the login page."""
+    cookie, and redirect to the login page."""
     scheme = request.scope["scheme"]
     shown = services.cookie.shown(request.scope["countersink.headers"], scheme)
     if shown is not None:
@@ -160,7 +161,8 @@ def _redirect(request: Request, path: str, name: str, token: str, seconds: int) 
 
 
 def page(request: Request, name: str) -> Response:
-    """Return a page as an answer. Browsers ask before each use of their copy."""
+    """Return a page as an answer. Browsers have to ask the server each time before they use a
+    cached copy."""
     return _answer(request, load()[1][name], ASK_FIRST)
 
 
@@ -228,8 +230,8 @@ def _answer(request: Request, asset: Asset, kept: str) -> Response:
 
 
 def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:
-    """Return a page in which each script with the mark ``data-inline`` is replaced by its text, and
-    :data:`PLACEHOLDER` by the folder of this version."""
+    """Return the page ``body`` with each ``<script src=… data-inline>`` replaced by the text of the
+    script, which is in ``found``, and :data:`PLACEHOLDER` replaced by the folder of ``version``."""
     hashes: list[str] = []
 
     def inline(match: re.Match[bytes]) -> bytes:

@@ -61,15 +61,15 @@ class ValueAsked(Closed):
 
 
 class SequencePlaces:
-    """Runs requests for sequences in threads, a few at a time for each sequence: requests for a
-    sequence that a transaction has locked do not hold up others. Use it only in the event loop's
-    thread.
+    """Runs requests for sequences in threads, only a few at a time for each sequence. So if a
+    transaction has locked a sequence, requests for it do not delay requests for other sequences.
+    Use it only in the event loop's thread.
 
     Args:
         services: have the store.
 
     Attributes:
-        sequences: the sequences; a statement on them waits for a lock :data:`LOCK_WAIT_S` at most.
+        sequences: the sequences; their statements wait for a lock for at most :data:`LOCK_WAIT_S`.
     """
 
     def __init__(self, services: Services) -> None:
@@ -84,11 +84,11 @@ class SequencePlaces:
 
     @asynccontextmanager
     async def place(self, name: str) -> AsyncIterator[None]:
-        """Wait until fewer than :data:`PLACES` other requests for the sequence are in the block,
-        then enter it.
+        """Let at most :data:`PLACES` requests for a sequence into the block at the same time. A
+        further request waits before the block.
 
         Raises:
-            Problem: 503 this took longer than :data:`PLACE_WAIT_S`.
+            Problem: 503 the request has waited longer than :data:`PLACE_WAIT_S`.
         """
         places = self._places.setdefault(name, asyncio.Semaphore(PLACES))
         try:
@@ -137,8 +137,8 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
 
 
 async def peek(request: Request, services: Services, who: Identity) -> Response:
-    """Answer with the value that a sequence has handed out last in its current period; null where
-    it has handed out none, or does not exist."""
+    """Answer with the last value that a sequence has handed out in its current period. It is null
+    if there is no such value, or no such sequence."""
     name = _name(request, who)
     try:
         value = await services.read_pool.run(request, who, services.store.sequences.peek, name)

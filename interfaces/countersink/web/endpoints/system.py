@@ -197,8 +197,8 @@ async def metrics(request: Request, services: Services, who: Identity) -> Respon
 
 
 def monitor_threads(services: Services) -> anyio.CapacityLimiter:
-    """Return the limit of threads for health checks and metrics. They have threads of their own, so
-    that they answer while all other threads are in use."""
+    """Return the limit of threads for health checks and metrics. These threads do nothing else, so
+    that both answer while all other threads are in use."""
     return anyio.CapacityLimiter(THREADS)
 
 

@@ -135,9 +135,9 @@ _TOP: Final = (N, BY, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 async def totals(
     request: Request, services: Services, who: Identity, by: str | None = None
 ) -> Response:
-    """Answer with totals of the counter in the path; without one, of all counters that the key may
-    name. ``by`` chooses the rows, such as ``day``; if it is None, the request's parameter ``by``
-    chooses them."""
+    """Answer with totals of the counter in the path. If the path names no counter, the totals are
+    those of all counters that the key may name. ``by`` says what a row of the answer is, such as
+    ``day``. If it is None, the request's parameter ``by`` says this."""
     given = request.scope["countersink.given"]
     counter = permitted_counter(request, who) if "counter" in request.path_params else None
     query = _query(counter, who, given if by is None else {**given, "by": (by, ())})
@@ -196,7 +196,8 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
 
 
 def _limit(name: str) -> Meta:
-    """Return the description of a member of the answer that is also a header."""
+    """Return the OpenAPI description of the member ``name`` of an answer. It is that of the header
+    with the same value."""
     return doc(FRESHNESS[name][1])
 
 

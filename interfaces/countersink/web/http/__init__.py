@@ -37,22 +37,23 @@ class Route:
         path: the path in Starlette's syntax, such as ``/v1/counters/{counter}/daily``.
         handler: answers the requests.
         scope: the scope that a key must have; None where no key is needed.
-        public: True admits a request without a key, or whose key lacks the scope, as a public
-            :class:`Identity`; the handler checks whether the counter is public.
+        public: True also admits requests without a key, and requests whose key lacks the scope, for
+            public counters. ``public`` of their :class:`Identity` is True, and the handler checks
+            whether the counter is public.
         installation_wide: True where the endpoint concerns the whole installation: keys for some
             counters are refused.
         shared: True admits links; the handler checks whether the link is to the counter.
         waits: True where the handler may wait for MySQL or Redis: each request holds one of the
             :class:`~countersink.web.auth.credentials.WaitingPlaces`.
         parameters: the parameters that the query may have. The handler finds their values, by name,
-            in ``scope["countersink.given"]``. None ignores the query.
+            in ``scope["countersink.given"]``. With None, the query is ignored.
         hidden: True leaves the route out of the OpenAPI document and ignores its query: for pages
             and their files.
         name, summary, description: texts of its operation in the OpenAPI document (3.1).
         tag: tag of its operation, set in :mod:`countersink.web.app`.
         headers: its request headers in OpenAPI.
         body: its request body in OpenAPI; None where it takes no body.
-        responses: its responses by status. Those of every route (401, 403, 429, …) are added.
+        responses: its responses by status, without those that every route has (401, 429, …).
     """
 
     method: str
@@ -78,9 +79,9 @@ class Route:
 class RouteTable:
     """All routes by path and method.
 
-    A path may have parameters. ``{name}`` matches one or more characters but ``/``; ``{name:path}``
-    matches any text, also an empty one. Paths without parameters are tried first. The first path
-    that matches and has the method is taken.
+    A path may have parameters. ``{name}`` matches one or more characters other than ``/``.
+    ``{name:path}`` matches any text, also an empty text. Paths without parameters are tried first.
+    The first route whose path and method match is taken.
 
     Args:
         routes: the routes, in the order in which their paths are tried.

@@ -4,9 +4,9 @@ Requests: a repeated header gets 400, and path and query must be UTF-8. Answers:
 every answer (Content-Security-Policy, Cache-Control, nosniff), JSON or CSV (``format``, Accept),
 headers for freshness, ETag and 304, Cache-Control, and gzip.
 
-The ETag is weak. It depends on the numbers, not on the time: a page that polls gets 304 until a
-number changes. The time up to which the answer is complete is in a header too, and every 304 has
-the current one.
+The ETag is weak. It depends on the numbers, not on the time up to which they are complete: a page
+that polls gets 304 until a number changes. This time is also in a header, and every 304 has its
+current value.
 
 Answers are compressed with gzip if the client accepts it and they are large enough. There is a
 risk, BREACH: an attacker makes a browser send requests whose text comes back in the answers, sees
@@ -199,8 +199,8 @@ little more."""
 
 
 def wants_csv(request: Request, format: str | None) -> bool:
-    """Return whether a request asks for CSV: by the parameter ``format``; if that is None, by the
-    header Accept, which then has text/csv and not application/json."""
+    """Return whether a request asks for CSV. The parameter ``format`` decides; if it is None, the
+    header Accept decides: it has to contain text/csv, and not application/json."""
     if format is not None:
         return format == "csv"
     accept = request.headers.get("accept", "")
@@ -208,12 +208,12 @@ def wants_csv(request: Request, format: str | None) -> bool:
 
 
 def freshness(limits: dict[str, Any]) -> dict[str, str]:
-    """Return the headers of :data:`FRESHNESS` for an answer: those whose member has a value other
-    than None and False, and always that of ``complete_up_to``. They are the same in JSON and CSV.
+    """Return the headers of :data:`FRESHNESS` for an answer, in JSON or CSV. A member of ``limits``
+    that is None or False gets no header, except ``complete_up_to``: its header is ``unknown`` then.
 
     Args:
-        limits: all or some of :meth:`countersink.counting.totals.query.Answer.limits`; always with
-            ``complete_up_to``.
+        limits: all or some members of :meth:`countersink.counting.totals.query.Answer.limits`;
+            ``complete_up_to`` must be among them.
     """
     values = limits | {"complete_up_to": limits["complete_up_to"] or "unknown"}
     return {
@@ -231,16 +231,17 @@ def json_answer(
     *,
     pending: bool,
 ) -> Response:
-    """Return a JSON document as an answer, or 304 without it if If-None-Match has its ETag. The
-    document is in ASCII: bytes of keys that are not UTF-8 are escaped.
+    """Return an answer with a JSON document. If the request's If-None-Match has the document's
+    ETag, return 304 without the document. The document is ASCII: other characters are escaped.
 
     Args:
         request: the request.
         content: the members of the document on which the ETag depends.
-        fresh: further members, which may change while the numbers do not.
+        fresh: further members of the document, on which the ETag does not depend.
         headers: further headers, from :func:`freshness`.
-        pending: True where the answer includes pending rows; browsers must ask before they use a
-            copy. False lets them use it for :data:`FRESH_S` seconds without asking.
+        pending: whether the answer includes pending rows. If True, browsers must ask the server
+            each time before they use a cached copy. If False, they may use it for :data:`FRESH_S`
+            seconds without asking.
     """
     known = json.dumps(content)
     body = f"{known[:-1]}, {json.dumps(fresh)[1:]}" if fresh else known
@@ -322,8 +323,7 @@ async def compress(scope: Scope, response: Response, services: Services) -> None
 
 
 def _is_same_origin(asked: Headers) -> bool:
-    """Return whether it is certain that no page of another origin made a browser send the
-    request."""
+    """Return True only if certainly no page of another origin made a browser send the request."""
     site = asked.get("sec-fetch-site")
     return "cookie" not in asked if site is None else site in ("same-origin", "none")
 

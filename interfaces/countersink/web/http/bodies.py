@@ -118,14 +118,15 @@ def check_json(media_type: str) -> None:
 
 
 def check_parts(body: bytes, items: int) -> None:
-    """Check that a JSON body is not made of more values than ``items`` increments may have. The
-    check comes before decoding: a megabyte of ``{},{},…`` would block the event loop.
+    """Check that a JSON body does not have more values than ``items`` increments can have. The
+    check comes before decoding, as the decoding of a megabyte of ``{},{},…`` would block the event
+    loop.
 
-    A body with few commas and opening brackets passes at once. Otherwise its strings are counted
-    too, and characters within them are not.
+    First, commas and opening brackets are counted, which is fast. Only if there are too many, an
+    exact count follows: of strings, and of commas and opening brackets outside strings.
 
     Raises:
-        Problem: 413 the body has more.
+        Problem: 413 the body has too many values.
     """
     most = items * _ITEM_PARTS
     if body.count(b",") + body.count(b"{") + body.count(b"[") <= most:
@@ -138,11 +139,12 @@ def check_parts(body: bytes, items: int) -> None:
 
 
 def read_json(body: bytes) -> Any:
-    """Return the value of a JSON body. Whole numbers are ints, even if written as ``743.0``; beyond
-    64 bits, and if written so beyond 2**53 - 1, they are floats.
+    """Return the value of a JSON body. Whole numbers become ints, also those written with a
+    fraction, such as ``743.0``. Larger numbers become floats: beyond 64 bits, or beyond 2**53 - 1
+    if written with a fraction.
 
-    An object that has a member twice is refused, at any depth: programs do not agree which of the
-    two counts, and a proxy in front of this server may have checked the other one (RFC 8259, 4).
+    An object that has a member twice is refused, at any depth. Programs differ in which of the two
+    they use, and a proxy in front of this server may have checked the other one (RFC 8259, 4).
 
     Raises:
         Problem: 422 an object has a member twice.

@@ -1,7 +1,7 @@
-"""The OpenAPI document: its introduction, the texts and headers of the statuses that every route
-has, and the schema of problems. See an endpoint's module for its texts.
+"""The OpenAPI document. It describes every route except those of pages and their files.
 
-The document describes every route except those of pages and their files.
+This module has its introduction, the schema of problems, and the responses that every route has,
+such as 429. The texts about an endpoint are in the endpoint's module.
 """
 
 import json
@@ -65,7 +65,7 @@ _SCHEMAS: Final[dict[str, Any]] = {}
 
 
 def doc(description: str) -> Meta:
-    """Return the description of a struct's member, for use in its annotation."""
+    """Return an annotation that gives a struct's member this description in the document."""
     return Meta(description=description)
 
 
@@ -279,7 +279,7 @@ def read_responses(document: Any, *, csv: bool = True, of_counter: bool = False)
     Args:
         document: the type of the JSON answer.
         csv: whether the route also answers in CSV.
-        of_counter: whether its path names a counter, which may not exist (404).
+        of_counter: whether its path names a counter; then 404 is one of the responses.
     """
     headers: dict[str, Any] = {
         "ETag": {"description": "Changes with the numbers.", "schema": {"type": "string"}},

@@ -57,8 +57,8 @@ class Parameter:
             allowed.
         description: one sentence for the OpenAPI document.
         schema: the JSON schema of one value.
-        default: the value where the parameter is not given. A repeatable one has the empty tuple
-            then.
+        default: the value if the parameter is not given. A repeatable parameter has the empty tuple
+            instead.
         repeatable: True where it may be given several times; then its value is a tuple.
         most: how many times it may be given.
         required: True marks it as required in the OpenAPI document only; the handler has to check
@@ -135,8 +135,8 @@ def choice(
 
 
 def short_text(name: str, whose: str, most: int, description: str, default: str = "") -> Parameter:
-    """Return a parameter whose value is any text of up to ``most`` characters. Its error begins
-    with ``whose``, such as ``a label``."""
+    """Return a parameter whose value is any text of up to ``most`` characters. Messages of errors
+    begin with ``whose``, such as ``a label``."""
 
     def read_text(text: str) -> str:
         if len(text) > most:
@@ -363,7 +363,7 @@ def picked_keys(given: Mapping[str, Any]) -> Keys:
 
 def permitted_counter(request: Request, who: Identity) -> str:
     """Return the counter's name in the path of a request, if ``who`` may name this counter. The
-    counter may not exist.
+    counter need not exist.
 
     Raises:
         Problem: 404 no counter can have the name; 403 ``who`` may not name the counter.
@@ -372,8 +372,7 @@ def permitted_counter(request: Request, who: Identity) -> str:
 
 
 def require_permitted(name: str, who: Identity) -> str:
-    """Return ``name``, the name of a counter, if ``who`` may name this counter. The counter may not
-    exist.
+    """Return ``name`` if ``who`` may name the counter with this name. The counter need not exist.
 
     Raises:
         Problem: as :func:`permitted_counter`.
@@ -388,10 +387,10 @@ def require_permitted(name: str, who: Identity) -> str:
 
 
 def counter_of_path(request: Request) -> str:
-    """Return the counter's name in the path of a request. It may be invalid.
+    """Return the counter's name in the path of a request. The name may be invalid.
 
-    A leading ``~`` is removed: no name begins with it. The counters ``.`` and ``..`` are written
-    with it, because clients remove these two from paths (RFC 3986, 5.2.4), however they are
-    encoded.
+    A leading ``~`` is removed, as no name begins with ``~``. The counters ``.`` and ``..`` are
+    written ``~.`` and ``~..`` in paths: clients remove the segments ``.`` and ``..``, however they
+    are encoded (RFC 3986, 5.2.4).
     """
     return str(request.path_params["counter"]).removeprefix("~")

@@ -1,6 +1,6 @@
-"""The web process: starts and stops uvicorn, writes the log, and returns the exit status. Where
-requests need a key and none is valid, it creates the first key if a person can read it on a
-terminal, and otherwise refuses to start."""
+"""The web process: starts and stops uvicorn, writes the log, and returns the exit status. If
+requests need a key and no valid key exists, it creates the first key and shows it on the terminal.
+Without a terminal, it refuses to start."""
 
 import asyncio
 import ctypes
@@ -220,12 +220,13 @@ class WebServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: those of uvicorn raise the signals again at the end."""
+        """Install no signal handlers. uvicorn's own handlers would raise the signals again when the
+        server has stopped."""
         yield
 
 
 def make_server(application: Application, options: WebOptions) -> WebServer:
-    """Return the server of an application. Its ``run(sockets=[…])`` serves."""
+    """Return uvicorn's server for an application. To serve, call its ``run(sockets=[…])``."""
     _UVICORN.handlers = [_Forwarded()]
     _UVICORN.propagate = False
     config = uvicorn.Config(

@@ -1,6 +1,6 @@
-"""``BoundedProtocol``, a connection with limits that uvicorn lacks: size of a request's head (431)
-and body (413), time for it to arrive (408), number of connections and their memory (503). See
-``request_parser.py`` for how requests are parsed."""
+"""``BoundedProtocol``, a connection with limits that uvicorn lacks: for the size of a request's
+head (431) and body (413), the time that a request takes to arrive (408), and the number of
+connections and their memory (503). See ``request_parser.py`` for how requests are parsed."""
 
 import asyncio
 from collections import deque
@@ -58,11 +58,12 @@ class ConnectionLimits:
 
     Attributes:
         connections: maximum number of open connections.
-        seconds: seconds within which a request must arrive, and within which a client must take
-            more of an answer.
-        wire_bytes: maximum bytes of one request as they are received, with the framing of chunks.
+        seconds: seconds within which a whole request must arrive, and within which a client must
+            take at least one more byte of an answer.
+        wire_bytes: maximum bytes of one request on the wire, with the framing of chunked bodies.
         max_held: maximum of ``held``.
-        held: bytes that all connections hold in memory now and that count for ``max_held``.
+        held: bytes of memory that all connections use now for bodies that handlers have not taken
+            and for pipelined requests.
     """
 
     def __init__(self, options: WebOptions) -> None:
@@ -108,8 +109,9 @@ class BoundedProtocol(FramedProtocol):
         self._unsent_since = 0.0  # since when the client has not taken any of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a new connection. If there are too many connections, :meth:`_make_room` closes one:
-        after :data:`ROOM_AFTER_S`, or at once if more than :data:`MOST_OVER` are too many."""
+        """Begin a new connection. If there are more connections than allowed, let
+        :meth:`_make_room` close one: after :data:`ROOM_AFTER_S`, or immediately if more than
+        :data:`MOST_OVER` connections are open beyond the limit."""
         super().connection_made(transport)
         self._answers = AnswerWriter(transport, self._hang_up)
         self._since = self.loop.time()
@@ -200,8 +202,9 @@ class BoundedProtocol(FramedProtocol):
         super().on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop the requests that wait on the lost connection, and tell the running handler that its
-        client has disconnected. uvicorn does not tell it if further requests wait."""
+        """Drop the pipelined requests of the lost connection, and tell the running handler that its
+        client has disconnected. uvicorn does not tell the handler if there are pipelined requests.
+        """
         self._drop_waiting()
         self._body_bytes = 0
         self._abandon()
@@ -218,8 +221,8 @@ class BoundedProtocol(FramedProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Record the time at which an answer ended, and send its head if that is still kept because
-        the answer had no body."""
+        """Record the time at which an answer ended. If the answer has no body, its head is still
+        kept: send the head now."""
         self._idle_since = self.loop.time()
         self._answers.flush()
         super().on_response_complete()
@@ -228,8 +231,8 @@ class BoundedProtocol(FramedProtocol):
 
     def end_if_late(self, now: float) -> None:
         """End the connection if its request has not arrived completely within ``limits.seconds``
-        (408), or if its client has taken no byte of an answer for so long. The time in which
-        earlier requests on the connection are answered does not count.
+        (408), or if its client has not taken a byte of an answer for as many seconds. While earlier
+        requests on the connection are answered, the first limit does not apply.
 
         Args:
             now: the event loop's time in seconds.
@@ -251,9 +254,9 @@ class BoundedProtocol(FramedProtocol):
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
 
     def _hold(self) -> None:
-        """Update ``limits.held``. If all connections together hold too many bytes, and this one
-        holds some of them, end this one: with 503, or without an answer while a handler works on a
-        request that has arrived completely. If requests wait on it, pause its reading."""
+        """Update ``limits.held``. If it exceeds ``limits.max_held``, and this connection uses a
+        part of it, end this connection. Send 503 first, except while a handler works on a request
+        that has arrived completely. If pipelined requests wait, pause reading from the client."""
         if self.pipeline:
             self.flow.pause_reading()  # even if a handler has resumed reading
         self._count()
@@ -271,8 +274,8 @@ class BoundedProtocol(FramedProtocol):
                     self._end(Problem(503, why, retry_after=2))
 
     def _count(self) -> None:
-        """Update this connection's share of ``limits.held``: its requests that wait, and the bytes
-        beyond :data:`FREE_BYTES` of a body that its handler has not taken."""
+        """Update this connection's part of ``limits.held``: the memory of its pipelined requests,
+        and the bytes of a body that its handler has not taken, minus :data:`FREE_BYTES`."""
         working = self._working
         if working is None or working.response_complete:
             body = 0
@@ -294,11 +297,12 @@ class BoundedProtocol(FramedProtocol):
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _make_room(self) -> None:
-        """End one connection if there are still too many: of the others, the one that has waited
-        longest for its client; this one if no other waits for its client.
+        """End one connection if more connections are open than allowed. Of the other connections,
+        end the one that has waited longest for its client to send or take bytes. If none of them
+        waits for its client, end this connection.
 
-        So clients that send nothing, send incomplete requests, or do not take their answers do not
-        keep other clients out.
+        So a client cannot keep others out by sending nothing or half a request, or by not taking
+        its answer.
         """
         open_ones = [
             each

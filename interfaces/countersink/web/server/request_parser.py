@@ -94,8 +94,8 @@ class FramedProtocol(HttpToolsProtocol):
         parsed again.
 
         Raises:
-            Problem: 400 the trailers ask to close the connection, and the head does not. The parser
-                would stop, and the next request would get no answer.
+            Problem: 400 the trailers have ``Connection: close``, and the head does not. The parser
+                would stop, and a next request on the connection would get no answer.
         """
         if self.parser.should_upgrade():
             return

@@ -306,8 +306,8 @@ def max_keys_command(keys: MaxKeys | None) -> None:
 
 
 def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the breakdowns, as texts, that a counter has and that ``wanted`` does not have. There
-    are none if the counter does not exist."""
+    """Return those breakdowns of the counter ``name`` that are not in ``wanted``, as texts. Return
+    an empty list if the counter does not exist."""
     try:
         present = store.counters.show(name).breakdowns
     except UnknownCounter:

@@ -45,10 +45,10 @@ _UPDATE: Final = "UPDATE {0} SET {1} = {1} WHERE FALSE"
 
 
 def lines(url: str) -> Iterator[Finding]:
-    """Yield the findings of all checks on the database. If the URL names several hosts, findings on
-    each host come first. If no connection can be made, a failure that says so is the last finding.
-    If the tables are missing, of another version or not readable, a failure that says so is last,
-    and the checks on the tables are left out."""
+    """Yield the findings of all checks on the database. If the URL names several hosts, the
+    findings on each host come first. If no connection can be made, the last finding is a failure
+    that says so. If the tables are missing, have another version or cannot be read, the last
+    finding is a failure that says so, and the tables are not checked."""
     try:
         settings = Settings.parse(url)
         if settings.others:
@@ -99,8 +99,8 @@ def lines(url: str) -> Iterator[Finding]:
 
 
 def _hosts(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding for each host of the URL. Add a failure if several hosts take writes, but are
-    not nodes of one cluster."""
+    """Yield a finding for each host of the URL. Then yield a failure if several hosts take writes
+    and do not all belong to one cluster."""
     writers: dict[str, object] = {}
     for host in settings.each_host():
         try:
@@ -133,8 +133,8 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
 
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
-    """Return the identity of the cluster that a server belongs to. Two servers have the same
-    identity if they replicate their rows to each other; a single server has one of its own."""
+    """Return the identity of a server's Galera cluster or replication group: it is equal for all
+    members. Return the identity of the server itself if it belongs to neither."""
     if is_galera(variables):
         return _status(session)["wsrep_cluster_state_uuid"]
     # The URL may have two names of one server.
@@ -220,8 +220,8 @@ def _consistency(variables: dict[str, str]) -> Finding:
 
 
 def _members(session: Session) -> Finding:
-    """Return the finding on the members of a replication group (MySQL's Group Replication). If they
-    cannot be read, it is a warning."""
+    """Return the finding on the members of a replication group (MySQL's Group Replication). If the
+    list of members cannot be read, the finding is a warning."""
     try:
         members = session.query(
             "SELECT CONCAT(member_host, ':', member_port), member_state, member_role,"

@@ -63,11 +63,11 @@ _NEEDED_ON_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
-    """Yield the findings of all checks on Redis. If the URL is that of a single Redis, but the
-    server is a node of a cluster, the only finding says so.
+    """Yield the findings of all checks on Redis. If the URL means a single Redis, but the server is
+    a node of a cluster, yield only a failure that says so.
 
     Raises:
-        StreamError: Redis does not answer, or refuses a command and no finding reports that.
+        StreamError: Redis does not answer, or refuses a command for which there is no finding.
     """
     cluster = cluster_of(client)
     if cluster is not None:
@@ -150,8 +150,8 @@ def _on_each(
     findings: Callable[[RedisState], Iterable[Finding]],
 ) -> Iterator[Finding]:
     """Yield the findings of one check on several nodes. A finding that several nodes share is
-    yielded once, with their names. ``check`` is the check's name; ``findings`` checks one node. If
-    a node does not answer or refuses, a finding says so, and no error is raised."""
+    yielded once, with their names. ``check`` is the check's name. ``findings`` checks one node. If
+    a node does not answer or refuses, yield a failure that says so."""
     found: dict[Finding, list[str]] = {}
     for name, node in nodes.items():
         try:
@@ -218,8 +218,8 @@ def _coverage(server: RedisState) -> Iterator[Finding]:
 
 
 def _partitions(client: redis.Redis) -> Iterator[Finding]:
-    """Yield each warning about partitions as a finding. Without warnings, yield one finding for a
-    Redis Cluster, which says that all is well, and none for a single Redis."""
+    """Yield each warning about partitions as a finding. If there is none, yield a finding with the
+    status ``ok`` for a Redis Cluster, and nothing for a single Redis."""
     layout = partitions.partition_layout(client)
     for warning in layout["warnings"]:
         yield warn(warning, "see countersink partitions")
@@ -271,7 +271,7 @@ def _role(server: RedisState) -> Iterator[Finding]:
 
 
 def _sentinels(server: RedisState) -> Iterator[Finding]:
-    """Yield the finding on the sentinels; nothing if the URL names no sentinels."""
+    """Yield one finding on the sentinels, or nothing if the URL names no sentinels."""
     with mapped():
         seen = watched(server.client)
     if seen is None:

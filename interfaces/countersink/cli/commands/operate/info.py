@@ -69,8 +69,8 @@ def command(watch: bool, every: float) -> None:
 
 def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
     """Return the document of ``--format json``, read from Redis and MySQL. If ``mysql_url`` is None
-    or MySQL does not answer, the members that come from there are null, and the reason is in
-    ``dead_unknown`` and in ``unknown`` of ``schedules``.
+    or MySQL does not answer, the members that come from MySQL are null. The members
+    ``dead_unknown`` and ``schedules.unknown`` then have the reason.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
@@ -227,10 +227,10 @@ def _since(now: str, then: str | None) -> str:
 
 def queue_state(client: redis.Redis) -> dict[str, Any]:
     """Return the state of the queue and of the workers as JSON, read from Redis. The masters of a
-    cluster that do not answer are in ``away``; what they have is missing in the sums.
+    cluster that do not answer are in its member ``away``. Their entries are missing in the sums.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; in a cluster, all masters do.
+        StreamError: Redis does not answer or refuses. In a cluster: no master answers.
     """
     now, away = now_and_away(client)
     streams = stream_states(client, now, away)
@@ -260,14 +260,15 @@ def ask_masters(
     away: dict[str, str],
     ask: Callable[[redis.Redis], Reply],
 ) -> list[Reply]:
-    """Call ``ask`` with a client of a single Redis, or of each master of a cluster that is not in
-    ``away``, and return the replies.
+    """Call ``ask`` with the client of a single Redis, or with a client of each master of a cluster,
+    and return the list of results.
 
-    A master that does not answer within a second, or refuses the user, is added to ``away`` with
-    the reason. Later calls with this ``away`` skip it.
+    Masters that ``away`` contains are skipped. A master that does not answer within a second, or
+    refuses, is added to ``away`` with the reason, so that later calls skip it.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; in a cluster, all masters do that are asked.
+        StreamError: Redis does not answer or refuses. In a cluster: none of the masters that were
+            asked gave a result.
     """
     cluster = cluster_of(client)
     with mapped():
@@ -292,26 +293,28 @@ def ask_masters(
 
 def now_and_away(client: redis.Redis) -> tuple[int, dict[str, str]]:
     """Return the time of Redis in Unix ms, and the masters that do not answer, each with the
-    reason. In a cluster, the time is the latest of all masters. Raises what :func:`ask_masters`
-    raises."""
+    reason. In a cluster, the time is that of the master whose clock is furthest ahead. The errors
+    are those of :func:`ask_masters`."""
     away: dict[str, str] = {}
     return max(ask_masters(client, away, time_us)) // 1000, away
 
 
 def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the state of each partition that producers use or ever used, in the order of their
-    numbers, as JSON: the number of entries, how many of them are pending, the time of the oldest
-    entry, its age ``lag_ms``, and the bytes of memory. (Applied entries are deleted.) These values
-    are null if the partition's node does not answer; time and age also if there are no entries.
+    """Return the state of each partition that producers use or ever used as JSON, sorted by the
+    partition's number.
+
+    A state has the number of entries (applied ones are deleted), the number of pending entries, the
+    time of the oldest entry, its age ``lag_ms``, and the bytes of memory. They are null if the
+    partition's node does not answer. Time and age are also null if there are no entries.
 
     Args:
         client: the client of Redis.
         now: the time of Redis in Unix ms, from :func:`now_and_away`.
         away: the masters that do not answer, from :func:`now_and_away`. They are skipped. Masters
-            that do not answer now are added.
+            that do not answer this call are added.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; in a cluster, all nodes do.
+        StreamError: Redis does not answer or refuses. In a cluster: no node answers.
     """
     states = []
     single = cluster_of(client) is None

@@ -1,5 +1,5 @@
-"""The commands for scheduled jobs, ``countersink runs``, ``schedule`` and ``compact``; and what
-``countersink info`` shows about jobs: whether a scheduler plans, failing jobs, overdue runs
+"""The commands ``countersink runs``, ``schedule`` and ``compact``, and the part of ``countersink
+info`` about scheduled jobs: whether a scheduler runs, failing jobs, and overdue runs
 (``OVERDUE_MINUTES``).
 
 The HTTP interface uses ``control_job`` as well. See ``schedules/`` for the jobs themselves.
@@ -68,10 +68,10 @@ def _row(run: runs.RunRow) -> dict[str, Any]:
 
 
 def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any]]:
-    """Return the scheduled jobs as JSON documents, each with the time ``at`` of its next run and
-    the result of its last run that has ended. They are sorted by ``at``. Jobs that are paused, off
-    or not planned yet come last; their ``at`` is null. ``job`` is the name of the only job to
-    return (nothing is returned if no scheduler knows it), or None for all jobs."""
+    """Return all scheduled jobs as JSON documents, or only the job named ``job``. Each document has
+    the time ``at`` of the job's next run, and the result of the last run that has ended. Jobs are
+    sorted by ``at``. Jobs that are paused, off or not planned yet come last; their ``at`` is null.
+    Return an empty list if no scheduler knows ``job``."""
     rows = []
     for planned in runs.jobs(session).values():
         if job not in (None, planned.name):
@@ -112,10 +112,10 @@ OVERDUE_MINUTES: Final = 5
 
 
 def schedules_state(mysql_url: str | None) -> dict[str, Any]:
-    """Return the state of the scheduled jobs as JSON: whether a scheduler plans them, failing jobs,
-    the last compaction, the next runs, overdue runs, and for each job its last success and its
-    numbers of runs by state. If MySQL does not answer or ``mysql_url`` is None, these members are
-    null, and the member ``unknown`` has the reason."""
+    """Return the state of the scheduled jobs as JSON. It tells whether a scheduler plans the jobs,
+    which jobs fail, and which runs come next or are overdue. It has the last compaction and, for
+    each job, the last success and the number of runs by state. If ``mysql_url`` is None or MySQL
+    does not answer, all this is null, and the member ``unknown`` has the reason."""
     names = ("planning", "failing", "last_compaction", "next", "overdue", "jobs")
     return ask_mysql(mysql_url, _state_of, names, "unknown")
 
@@ -126,9 +126,10 @@ def ask_mysql(
     names: Sequence[str],
     unknown: str,
 ) -> dict[str, Any]:
-    """Return the document that ``ask`` reads from MySQL; ``names`` are its members. If
-    ``mysql_url`` is None or MySQL does not answer, or refuses, these members are null. The argument
-    ``unknown`` names one more member: the reason for that, or null if MySQL answered."""
+    """Call ``ask`` with a session of MySQL, and return its result: a document with the members
+    ``names``. If ``mysql_url`` is None, or MySQL does not answer or refuses, all members are null.
+    The document gets one more member, whose name is the argument ``unknown``. Its value is the
+    reason why MySQL did not answer, or null if MySQL answered."""
     reason = "no MySQL URL is configured"
     if mysql_url:
         try:
@@ -204,9 +205,9 @@ _JOB: Final = click.argument("job", type=JOB)
 
 
 def control_job(mysql_url: str, action: str, job: str) -> dict[str, Any]:
-    """Pause, resume or run a job, and return the job as a document, as in ``schedule list``. After
-    ``run``, its member ``planned`` is the time of the new run, or null if a run of the job waits
-    already.
+    """Pause, resume or run a job, and return the job as a document, as ``schedule list`` does.
+    After ``run``, the document has the member ``planned``: the time of the new run, or null if an
+    earlier run of the job has not begun yet, so that none was added.
 
     Args:
         mysql_url: the URL of the database that has the jobs.

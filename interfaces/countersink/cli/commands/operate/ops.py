@@ -1,7 +1,7 @@
-"""``countersink ops``: writes into a directory the files by which this version is deployed.
+"""``countersink ops``: writes the files with which this version is deployed into a directory.
 
-Their sources are in the folder ``ops/`` of the project, which is ``countersink/cli/ops`` in the
-wheel. ``0.dev0`` stands for the version in them.
+The originals are in the folder ``ops/`` of the project, which becomes ``countersink/cli/ops`` in
+the wheel. Each ``0.dev0`` in an original is replaced by the version.
 """
 
 import hashlib
@@ -61,11 +61,13 @@ def command(directory: Path, force: bool) -> int:
 
 
 def _state(directory: Path, name: str, new: str, earlier: str | None, force: bool) -> str:
-    """Return what becomes of the file ``name``: ``written``, ``unchanged``, ``updated``,
-    ``overwritten`` or ``kept``. ``new`` is the checksum of its new content, ``earlier`` that of the
-    content that an earlier run wrote (None if there was none). A file that differs from both is
-    ``overwritten`` with ``force``, else ``kept``. A link, and whatever a link leads to out of the
-    directory, is always kept."""
+    """Return what the command is to do with the file ``name``. ``new`` is the checksum of its new
+    content. ``earlier`` is the checksum of the content that an earlier run wrote, or None.
+
+    The result is ``written`` if there is no file, ``unchanged`` if the file has the new content,
+    and ``updated`` if it has the earlier content. A file with any other content is ``overwritten``
+    with ``force``, else ``kept``. Symbolic links, and files that a link places outside the
+    directory, are always ``kept``."""
     path = directory / name
     if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
         return "kept"
@@ -84,8 +86,8 @@ def _sum(content: bytes) -> str:
 
 
 def _checksums(file: Path) -> dict[str, str]:
-    """Return the checksums in a list of ``sha256sum``, by the names of the files; empty if the list
-    ``file`` does not exist."""
+    """Return the checksums in ``file``, an output of ``sha256sum``, by name of the file that each
+    belongs to. Return an empty dict if ``file`` does not exist."""
     if not file.exists():
         return {}
     lines = file.read_text("utf-8", "replace").splitlines()
@@ -93,8 +95,8 @@ def _checksums(file: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, and make its directory: half a file would be taken for one
-    that the user has changed."""
+    """Make the directory of a file, and write the file atomically. The next run would take half a
+    file for one that the user has changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(path) as file:
         file.write(content)

@@ -1,8 +1,8 @@
 """``countersink partitions``: the partitions of the queue with their nodes and entries, warnings,
 and ``set N``, which sets the number of partitions that producers use.
 
-There are warnings about masters without a partition, about partitions with a number from N on that
-still have entries, and about nodes that do not answer.
+There are warnings about masters without a partition, about partitions that still have entries
+although producers no longer use them, and about nodes that do not answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,12 +63,12 @@ def _print(streams: Sequence[dict[str, Any]]) -> None:
 
 
 def partition_layout(client: redis.Redis) -> dict[str, Any]:
-    """Return the document of ``--format json``. It has the number of partitions that producers use
-    (null if the master that stores this number does not answer), these and all other partitions
-    that were ever used, the masters of a cluster (none for a single Redis), and warnings.
+    """Return the document of ``--format json``. It has all partitions that were ever used, the
+    masters of a cluster (none for a single Redis), and warnings. It also has the number of
+    partitions that producers use, or null if the master that stores it does not answer.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; in a cluster, all nodes do.
+        StreamError: Redis does not answer or refuses. In a cluster: no node answers.
     """
     now, away = now_and_away(client)
     number: int | None = names.partitions(client)
@@ -119,8 +119,8 @@ def _warnings(
 
 
 def _enough(client: redis.Redis, masters: Sequence[str]) -> int | None:
-    """Return the least number of partitions with which each master has at least one. None if even
-    the maximum is not enough."""
+    """Return the smallest number of partitions with which each master has at least one partition.
+    Return None if the maximum number of partitions is not enough."""
     bare = set(masters)
     for partition in range(names.MAX_PARTITIONS if masters else 0):
         bare.discard(names.master_of(client, partition) or "")

@@ -220,8 +220,8 @@ def spool_replay_command(directory: Path) -> int:
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """Print on stderr what a replay logs as warnings inside the block: bytes that were cut off or
-    skipped, and files that cannot be read."""
+    """Print the warnings that a replay logs inside the block on stderr. They are about bytes that
+    were cut off or skipped, and about files that cannot be read."""
 
     class Notices(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

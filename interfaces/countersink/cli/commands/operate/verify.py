@@ -76,8 +76,12 @@ def _verify(url: str, counter: str | None, table: str | None) -> Verified:
 
 
 def _repair(url: str, found: Verified) -> RepairResult:
-    """Repair each tracked table that differs according to ``found``, and return the result. A table
-    that cannot be repaired is in its ``failed``. Unavailable if MySQL does not answer."""
+    """Repair each tracked table that differs according to ``found``, and return the result. Tables
+    that cannot be repaired are listed in ``failed`` of the result.
+
+    Raises:
+        Unavailable: MySQL does not answer.
+    """
     repaired, failed = [], dict[str, str]()
     with Store(url) as store, output.progress_of_rows("counting rows") as show:
         for counter in sorted(_wrong_counters(store, found)):
@@ -93,7 +97,8 @@ def _repair(url: str, found: Verified) -> RepairResult:
 
 
 def _wrong_counters(store: Store, found: Verified) -> set[str]:
-    """Return the counters of the tracked tables that differ according to ``found``."""
+    """Return the counters that differ according to ``found`` and that count the rows of a tracked
+    table."""
     wrong = {one.tracked.counter for one in found.row_differences}
     if found.differences:
         tracked = {each.counter for each in store.tracked.list()}
@@ -107,8 +112,9 @@ _REPAIRED: Final = ("rows", "triggers", "corrected", "difference")
 
 
 def _document(done: Verified, repair: RepairResult | None) -> dict[str, object]:
-    """Return the result as a JSON document. ``repair`` is None without ``--repair``; with it,
-    ``differences`` are those that remain, and ``found`` are those before the repair."""
+    """Return the result as a JSON document. ``repair`` is None without ``--repair``. With
+    ``--repair``, ``done`` is the verification after the repair: the member ``differences`` has the
+    differences that remain, and ``found`` those before the repair."""
     document = output.document(done, ("counters", "rows", "tables"))
     document["differences"] = _differences(done)
     if repair is not None:
