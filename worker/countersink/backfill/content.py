@@ -1,5 +1,5 @@
-"""Files of a backfill: ``expand`` finds the files that names, patterns and directories on the
-command line stand for; ``open_content`` opens a file, compressed file or pipe for reading.
+"""Files of a backfill. ``expand`` turns names, patterns and directories of the command line into a
+list of files. ``open_content`` opens a file, compressed file or pipe for reading.
 
 All offsets are in uncompressed bytes. The compression of a file is detected by its first bytes,
 whatever its name is. A pipe is copied to TMPDIR first, where ``RESERVE`` bytes stay free.
@@ -54,13 +54,13 @@ class Input:
 
 
 def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
-    """Return the files that ``sources`` stand for, and a failed report for each name that has no
-    files or cannot be read.
+    """Return the files that ``sources`` stand for, and a report with the outcome ``failed`` for
+    each name that stands for no file or cannot be read.
 
     Each of ``sources`` is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
     directories), or a directory, which stands for all files in it and below, without hidden ones.
-    An existing name is never taken for a pattern. A file that is named twice, even by different
-    names, is listed once.
+    The name of an existing file is never taken for a pattern. A file that is named twice, even by
+    different names, is listed once.
     """
     search = _Search()
     for source in sources:
@@ -74,7 +74,7 @@ def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
 
 
 class _Search:
-    """The files found so far, by device and inode, and failed reports of names without files."""
+    """The files found so far, by device and inode, and reports of names that stand for no file."""
 
     def __init__(self) -> None:
         self.found: dict[object, Input] = {}
@@ -155,7 +155,7 @@ class Content:
     Args:
         name: name of the source, for messages.
         fd: descriptor of the file; closed with the content.
-        size: maximum number of bytes to read of the file.
+        size: maximum number of bytes to read from the file on disk.
         packed: compression of the file; None if it is not compressed.
         may_grow: see the attribute.
 
@@ -210,7 +210,7 @@ class Content:
         return self._offset if self._unpacker is None else self._unpacker.position
 
     def read(self, size: int) -> bytes:
-        """Return the next ``size`` bytes; fewer at the end, and before bytes that cannot be read.
+        """Return the next ``size`` bytes; fewer just before the end or before unreadable bytes.
 
         Raises:
             Unreadable: not even the next byte can be read: compressed data is cut off or corrupt,

@@ -1,8 +1,9 @@
 """``--counter-column``: ``exported`` finds the counters that an export names, and the lines that
 name none. More than ``MOST_COUNTERS`` counters are refused.
 
-The export is read once like a dry run that has the names of counters as keys. Then each counter is
-counted by an ordinary run of its own, which leaves out the lines of all other counters.
+The export is first read as in a dry run; the key of each line is then the name of its counter.
+After that, each counter is counted by its own ordinary run, which leaves out the lines of all other
+counters.
 """
 
 import sys
@@ -37,7 +38,8 @@ class Exported:
         counters: sorted names of the counters that a backfill may count.
         strays: texts for users: the first lines that name no counter, and the counters that a
             backfill may not count, with reasons.
-        stray_lines: number of lines that name no counter which a backfill may count.
+        stray_lines: number of lines that name no counter, or a counter that a backfill may not
+            count.
         lines: number of lines that were read, without blank lines and headers.
     """
 
@@ -55,12 +57,12 @@ def exported(
     Args:
         mysql_url: URL of the database.
         options: options of the command, with the sources and the counter column.
-        stop: reading ends early once it returns true; then counters may be missing.
+        stop: called while reading; once it returns true, reading ends, and counters may be missing.
 
     Raises:
-        BackfillError: there are lines, but none names a counter that may be counted; or there are
-            too many counters; or a source cannot be read, or can be read only once, such as a pipe;
-            or an option is invalid.
+        BackfillError: no line names a counter that may be counted; there are too many counters; a
+            source cannot be read, or can be read only once, such as a pipe; or an option is
+            invalid.
         StoreError: MySQL failed.
     """
     try:

@@ -47,8 +47,8 @@ class CsvRecords(LineReader):
         recipe: the options by which the source is read.
         head: the first 64 KiB of the source.
         keys: makes the key of a record.
-        begins: function that returns the first minute of a day of the counter; None: days begin in
-            the recipe's time zone.
+        begins: function from a date to the first Unix minute of that day in the counter's time
+            zone; None: days begin at midnight in the recipe's time zone.
 
     Attributes:
         names: names of the columns; empty if the head has only blank lines.
@@ -115,8 +115,8 @@ class CsvRecords(LineReader):
                         self._count(None, number + further, piece, tally)
 
     def _is_one_record(self, row: Fields | None, line: bytes) -> bool:
-        """Return whether an invalid record must be rejected as a whole. If not, a wrong quote has
-        joined its lines, and they are read one by one.
+        """Return True if an invalid record must be rejected as a whole. Return False if a wrong
+        quote has joined several lines, so that these must be read one by one.
         """
         if b"\n" not in line:
             return True
@@ -146,8 +146,8 @@ class CsvRecords(LineReader):
             return None
 
     def _is_spaced(self, row: Fields, text: str) -> bool:
-        """Return whether a blank before the quotes of a field has made them part of the field's
-        value.
+        """Return True if a field has a blank before its opening quote, so that the CSV parser has
+        taken the quotes for a part of the value.
         """
         if ' "' not in text:
             return False
@@ -158,8 +158,8 @@ class CsvRecords(LineReader):
         )
 
     def _escaped(self, text: str) -> Fields | None:
-        r"""Return the fields of a record, with backslashes read as escapes; None if this does not
-        give one field for each column, or there is no ``\"``.
+        r"""Return the fields of a record, with backslashes read as escapes; None if the number of
+        fields then differs from the number of columns, or if there is no ``\"``.
         """
         if '\\"' not in text:
             return None
@@ -178,8 +178,8 @@ class CsvRecords(LineReader):
         return next(csv.reader((text,), delimiter=self._delimiter, strict=True))
 
     def _quotes_are_right(self, line: bytes) -> bool:
-        """Return whether the quotes of an invalid record are right, so that only a carriage return
-        makes it invalid.
+        """Return True if the quotes of an invalid record are right. Then a carriage return makes it
+        invalid.
         """
         return self._row(line.decode("utf-8", PERCENT).replace("\r", " ")) is not None
 

@@ -33,8 +33,8 @@ class FirstSources:
     """A map from each sample (the hash of a line) to the first source that has the line. It takes a
     tenth of the memory of a dict.
 
-    There is one bytearray for each value of the first two bytes. It holds, for each sample that
-    begins with this value, the sample's other bytes and the source's number.
+    There is one bytearray for each value of a sample's first two bytes. For each sample that begins
+    with these, it contains the sample's other bytes and the number of the source.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,8 @@ class FirstSources:
         return None if index < 0 else int.from_bytes(held[end - _NUMBER : end], "big", signed=True)
 
     def add(self, sample: bytes, source: int) -> None:
-        """Store ``source`` as the first source of a sample, unless the sample has one already."""
+        """Store ``source`` as the first source of a sample. Do nothing if the sample has a first
+        source."""
         if self.get(sample) is None:
             self._held[sample[:2]] += sample[2:] + source.to_bytes(_NUMBER, "big", signed=True)
 

@@ -59,8 +59,9 @@ class TooManyRejects(BackfillError):
 
 class RolledUpMeanwhile(Exception):
     """A reconcile can no longer set a day: meanwhile it was rolled up to its month, or got a bucket
-    that lies partly in another day. The transaction that found this has changed nothing; keys of
-    the day that were set before stay so. The message is the reason for users."""
+    that lies partly in another day. The transaction that found this has changed nothing. Keys of
+    the day that were set by earlier transactions keep their new totals. The message is the reason
+    for users."""
 
 
 class Overtaken(Exception):
@@ -71,4 +72,5 @@ class Overtaken(Exception):
 
 class SourceDiffers(Exception):
     """The source's row has changed since the content was compared with it, so the content may be
-    another source: another process has counted more of the source, deleted it, or begun it anew."""
+    another source: another process has counted more of the source, deleted it, or begun to read it
+    from its beginning again."""

@@ -66,7 +66,8 @@ class Reader(LineReader, Protocol):
 
     @property
     def quoted(self) -> Quoting | None:
-        """Finds the ends of records that may contain newlines; None if each record is a line."""
+        """Regular expressions that find the ends of records in which newlines may be quoted; None
+        if each record is one line."""
 
 
 def make_reader(
@@ -83,8 +84,8 @@ def make_reader(
         head: the first 64 KiB of the source, uncompressed.
         minutes: half-open range of Unix minutes; lines of other times are left out. None: no line
             is left out for its time.
-        begins: function that returns the first minute of a day of the counter, for times that are
-            dates; None: days begin in the recipe's time zone.
+        begins: function from a date to the first Unix minute of that day in the counter's time
+            zone, for times that are dates; None: days begin at midnight in the recipe's time zone.
         counter: name of the counter whose lines count, if the recipe has a counter column.
 
     Raises:
@@ -128,8 +129,8 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
 
 
 def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
-    """Check on the first lines of a source that the recipe reads times and amounts correctly. A
-    later line whose time or amount cannot be read is rejected.
+    """Check that the recipe can read the times and amounts of the first lines of a source. A later
+    line whose time or amount cannot be read is rejected.
 
     Args:
         recipe: the options by which the source is read.
@@ -235,17 +236,17 @@ def check(recipe: Recipe) -> None:
 
 def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
     """Return the recipe by which a source is read: it has the source's format instead of ``auto``.
-    A recipe with another format is returned unchanged. A head of blank lines is read as
-    ``combined``.
+    A recipe whose format is not ``auto`` is returned unchanged. If the head has only blank lines,
+    the format is ``combined``.
 
     Args:
         recipe: the recipe of the options.
         head: the first 64 KiB of the source, uncompressed.
-        name: the name of the source, of which an extension such as ``.csv`` implies the format.
+        name: the name of the source. An extension such as ``.csv`` says the format.
 
     Raises:
-        BackfillError: the format is not recognized or not that of the name, or the recipe does not
-            fit it.
+        BackfillError: the format is not recognized, differs from that of the extension, or does not
+            fit the other options.
     """
     if recipe.input_format != "auto":
         return recipe
@@ -280,14 +281,14 @@ def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
 
 
 def _first(head: bytes) -> bytes:
-    """Return the first line of a head that is not blank, without blanks around it; b"" for none."""
+    """Return the first line of a head that is not blank, stripped; b"" if all lines are blank."""
     lines = (line.strip(BLANK) for line in head.removeprefix(BOM).split(b"\n"))
     return next(filter(None, lines), b"")
 
 
 def unnamed_amount(recipe: Recipe, head: bytes) -> str:
-    """Return the column of a CSV, or the member of NDJSON, that probably has amounts, although the
-    recipe counts each line as 1; '' if there is none.
+    """Return the name of a column (of NDJSON: an object's member) that probably has amounts,
+    although the recipe counts each line as 1. Return '' if there is none.
 
     Args:
         recipe: the options by which the source is read.

@@ -340,7 +340,8 @@ def drift(session: Session, number: int) -> Iterator[Drift]:
 
 def after_correction(place: tuple[object, ...] | None) -> tuple[str, tuple[object, ...]]:
     """Return an SQL condition, and its values, for the rows of ``backfill_correction`` that come
-    after ``place`` in the primary key. The query selects one run by another condition.
+    after ``place`` in the order of the primary key. It does not select the run: the query needs
+    another condition for that.
 
     Args:
         place: (bucket, width, key) of the row before; None to select all rows of the run.

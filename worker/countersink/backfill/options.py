@@ -103,8 +103,8 @@ class Recipe:
         return msgspec.json.encode(given).decode()
 
     def described(self) -> str:
-        """Return the options that differ from their defaults, as on the command line, or
-        ``(none)``.
+        """Return the options that differ from their defaults, as they are written on the command
+        line; ``(none)`` if there are none.
         """
         words: list[str] = []
         for one in fields(self):
@@ -131,8 +131,8 @@ class Recipe:
         return Clock(self.time_format, self.time_zone, begins, " ".join(self.times))
 
     def continues(self, before: Self) -> bool:
-        """Return whether this recipe differs from ``before`` only by a later first day. Then this
-        recipe may read on in a source that was partly counted by ``before``.
+        """Return whether this recipe differs from ``before`` only by a later first day. Then a
+        source that was partly counted with ``before`` may be continued with this recipe.
         """
         later = self.start is not None and (before.start is None or before.start < self.start)
         return later and replace(self, start=before.start) == before
@@ -163,12 +163,13 @@ class BackfillOptions:
         counter: name of the counter.
         sources: files, directories, shell patterns; ``-`` is standard input.
         recipe: options for reading the lines of the sources.
-        days: first and last day, if one of them is a name such as ``yesterday``; the recipe of the
-            run then gets the days that they are when it begins.
+        days: first and last day, if one of them is a name such as ``yesterday``; otherwise None.
+            When the run begins, it puts the dates of that time into its recipe.
         mode: ``add`` if the sources have events that were never counted; ``reconcile`` if they have
             all events of their days.
-        name: text by which sources with the same content are told apart.
-        delete_missing: True if a reconcile sets keys that no source has to 0; else it leaves them.
+        name: text that distinguishes sources with the same content.
+        delete_missing: True if a reconcile sets a key to 0 when no source has it; False to leave
+            such a key unchanged.
         grace_s: seconds that must have passed since the end of a day before a reconcile sets the
             day's buckets.
         wait_s: maximum of seconds that a reconcile waits for entries in the streams.
@@ -211,8 +212,8 @@ class Progress:
     Attributes:
         doing: ``reading``, ``waiting`` (for the streams) or ``correcting``.
         source: name of the source that is read, or the day that is corrected.
-        done, size: the part that is done, and the total: in bytes on disk of all sources, or in
-            days while correcting. ``size`` is None if the total is unknown.
+        done, size: how much is done, and the total: bytes on disk of all sources, or days while
+            correcting. ``size`` is None if the total is unknown.
         lines, counted, filtered, rejected: numbers of lines that this run has read, counted, left
             out and rejected so far.
         jobs: number of child processes that are working.
@@ -303,7 +304,8 @@ class BackfillReport:
         counter, mode: as in the options.
         state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed`` (a
             source failed, or nothing was corrected).
-        sources: one report for each source that was opened, or that has no files.
+        sources: one report for each source that was opened, and for each name that stands for no
+            file.
         lines, counted, filtered, rejected: sums of these numbers in the reports of the sources.
         amount: sum of the added amounts, or of a reconcile's corrections.
         known_lines: number of lines that earlier runs have counted.

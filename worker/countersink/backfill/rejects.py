@@ -3,7 +3,8 @@ with the run, and makes the notice of their reasons. See ``options.py`` and ``co
 for the maximum of rejected lines.
 
 The file has one JSON object per line. The rejected lines of a chunk are appended once the chunk is
-committed. No run reads these lines again, so lines of earlier runs stay in the file.
+committed. A later run does not read a rejected line of its source again, so the file must keep the
+lines of earlier runs.
 """
 
 import contextlib

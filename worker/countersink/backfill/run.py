@@ -1,5 +1,5 @@
-"""``backfill`` executes one run, from its options to its report, by way of ``BackfillRun``;
-``clear_reconciles`` deletes what ended reconciles have left.
+"""``backfill`` executes one run, from its options to its report, with a ``BackfillRun``.
+``clear_reconciles`` deletes stored data of ended reconciles.
 
 A killed process leaves its run in the state ``running``. A later run in mode ``add`` continues
 after the counted chunks. The truth of a reconcile (the sums of its sources) may be large, and only
@@ -245,7 +245,8 @@ def backfill(
 
 
 def _dated(session: Session, work: Work, days: NamedRange) -> BackfillOptions:
-    """Return the options of a run with dates in place of names of days, given the counter's today.
+    """Return the options of a run with dates in place of names such as ``yesterday``. They are
+    computed from the present date in the counter's time zone.
 
     Raises:
         WrongOption: the first day is after the last one.
@@ -267,7 +268,7 @@ def open_work(
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Work]:
     """Open the parts that all steps of a backfill share, and close them at the end. A context
-    manager. The backfill has no run yet.
+    manager. No run is begun: ``Work.run`` is still NO_RUN.
 
     Args:
         mysql_url: URL of the database.
@@ -313,9 +314,9 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
 
 
 def clear_reconciles(session: Session, counter: str) -> None:
-    """Set those reconciles of a counter to ``failed`` that have committed nothing for an hour, as
-    their process has died. Then delete the truth (the sums of the sources) of all its ended
-    reconciles. May be called again, and by several processes at once.
+    """Set reconciles of a counter to ``failed`` if they have committed nothing for an hour: their
+    process has died. Then delete the truth (the sums of the sources) of all ended reconciles of the
+    counter. May be called again, and by several processes at once.
 
     Raises:
         StoreError: MySQL failed.

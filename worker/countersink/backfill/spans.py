@@ -6,11 +6,11 @@ The bytes alone decide where a span ends: with the record that reaches ``max_lin
 lines or ``max_bytes`` (``BYTES``) bytes. At most 256 KiB after its end are read. A record of any
 length is read in parts, with little memory.
 
-Of a record that is longer than 1 MiB, the first line is skipped, and reading continues with the
-next line: with CSV, most likely a quote was not closed. Such a span ends only after the bytes that
-show the length, so that reading its own bytes again gives the same result.
+If a record is longer than 1 MiB, its first line is skipped, and reading continues with the next
+line: with CSV, most likely a quote was not closed. A span with such a record contains more than 1
+MiB of it, so that the span's bytes alone show the length when they are read again.
 
-A last record without a newline belongs to the span, or is left for a later run; the caller decides.
+The caller decides whether a last record without a newline belongs to the span or is left out.
 """
 
 import hashlib

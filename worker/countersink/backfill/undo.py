@@ -7,8 +7,8 @@ other run can count lines after its chunks. Then one transaction per chunk, from
 source to the first, subtracts the cells of the chunk's journal, and deletes journal and chunk.
 Later runs read that part of the source again. Corrections are taken back in the same way.
 
-An undo may be killed at any time, and several may work at once. A cell stays right if compaction or
-retention has moved its rows: they move the negative rows, too. Later lines must be undone as well.
+An undo may be killed at any time, and several may work at once. Cells stay right if compaction or
+retention has moved their rows. Runs that counted later lines of a source must be undone, too.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class TakenBack:
         chunks: number of transactions that changed totals.
         cells: number of changed cells; a cell of several chunks counts several times.
         amount: sum of the amounts added to totals; mostly negative.
-        labels: labels (beginning and width) of the buckets that chunks changed; else empty.
+        labels: labels (beginning and width) of the changed buckets; empty for corrections.
         finished: False if the undo was stopped before its end.
     """
 
@@ -247,7 +247,7 @@ class Undone:
         runs: numbers of the runs.
         counter, mode: counter and mode of the runs.
         state: ``undone``; or ``undoing`` if it was stopped before its end: another undo continues.
-        chunks: number of chunks, or of ranges of corrections, that were taken back now.
+        chunks: number of chunks, or of ranges of corrections, that this undo took back.
         cells: number of changed cells.
         amount: sum of the amounts added to totals; mostly negative.
         notices: sentences for users about totals that are wrong now.
@@ -318,7 +318,7 @@ def undo(
 
 def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
     """Set runs to ``undoing``, and return them; BackfillError if they cannot be undone. From now on
-    they can commit no chunk, and other runs no chunk that follows theirs in a source."""
+    no chunk of these runs, and no chunk after one of theirs, can be committed."""
     marks = sql.marks(numbers)
     with session.transaction():
         found = [history.run(session, number, lock=True) for number in numbers]
@@ -390,7 +390,7 @@ def _take_chunks_back(
 
 
 def _finish(session: Session, runs: Sequence[Run]) -> None:
-    """Set runs to ``undone``, without their rejected lines. Delete the sources of a reconcile."""
+    """Set runs to ``undone``. Delete their rejected lines, and the sources of a reconcile."""
     if runs[0].mode == "reconcile":
         rerun(partial(sources.delete_truth, session, runs[0].id))
     session.execute(

@@ -28,8 +28,8 @@ class TrackedTables:
     :mod:`countersink.database.errors`.
 
     Args:
-        connect: opens a session at REPEATABLE READ, and checks the tables' version. In this session
-            the server may be silent for :data:`countersink.row_counts.check.COUNT_SECONDS`.
+        connect: opens a session at REPEATABLE READ, and checks the tables' version. A query of this
+            session may take :data:`countersink.row_counts.check.COUNT_SECONDS`.
         pool: sessions for reading.
         database: name of countersink's database.
     """
@@ -81,7 +81,7 @@ class TrackedTables:
                 (of a TIMESTAMP, in UTC); see :mod:`countersink.row_counts.keys`. None: all rows are
                 counted on 1970-01-01.
             app_slots: number of slots that the triggers use, 1 to 256. It should be about the
-                number of connections that write to the table at once.
+                number of connections that write to the table simultaneously.
             progress: called while the rows are counted.
             notice: called with a sentence on each kind of change that the triggers do not count
                 rightly (``Plan.warnings``), and on each reason to wait.
@@ -125,13 +125,13 @@ class TrackedTables:
         :meth:`track` was interrupted. If this is interrupted itself, run it again.
 
         Args:
-            table_or_counter: a table that is tracked in only one counter; or a counter, if no other
-                tracked table has its name.
+            table_or_counter: a table that is tracked in only one counter; or a counter whose name
+                is not also the name of another tracked table.
             counter: the counter, instead of ``table_or_counter``.
             notice: called with reasons to wait.
 
         Raises:
-            UnknownCounter: no tracked table and no counter of one has this name.
+            UnknownCounter: no tracked table, and no counter of a tracked table, has this name.
             ValueError: the table is tracked in several counters: name one of them.
             TypeError: neither or both of the names are given.
             Conflict: a transaction went on using the table, or another process is counting its
@@ -162,7 +162,7 @@ class TrackedTables:
             progress: called while the rows are counted.
 
         Raises:
-            UnknownCounter: no tracked table and no counter of one has this name.
+            UnknownCounter: no tracked table, and no counter of a tracked table, has this name.
             ValueError: the table is tracked in several counters: name one of them. Or it cannot be
                 tracked any more.
             TypeError: neither or both of the names are given.

@@ -2,9 +2,10 @@
 recounts.
 
 The table and its counter are compared cell by cell, that is by day and key. Both are read in one
-snapshot, without locks. There they must be equal, because a trigger counts a row in the same
-transaction that writes the row. The differences are kept in memory. This takes about 300 bytes for
-each cell that the table has or had: 300 MB for a million different pairs of day and key.
+snapshot, without locks. In this snapshot they must be equal, because a trigger counts a row in the
+same transaction that writes the row. The differences are kept in memory. They take about 300 bytes
+for each cell that the table has or its counter ever had: 300 MB for a million different pairs of
+day and key.
 
 A table is read by ranges of its primary key, so that progress can be reported and no query takes
 long. If that is not possible, one query reads the whole table, and may take :data:`COUNT_SECONDS`.
@@ -78,8 +79,8 @@ class RowDifference:
         day: the day of the rows; None if the problem is not about a day.
         key: the key of the rows as text; None if the problem is not about a key.
         in_counter: number of rows of this day and key according to the counter; 0 if the problem is
-            not about them.
-        in_table: the same according to the table.
+            not about numbers of rows.
+        in_table: number of these rows in the table; 0 if the problem is not about numbers of rows.
     """
 
     tracked: TrackedTable
@@ -110,8 +111,8 @@ def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
 def _unexplained(
     session: Session, tracked: TrackedTable, found: list[RowDifference]
 ) -> list[RowDifference]:
-    """Return those problems of a tracked table that are real. Left out are problems that only exist
-    because another process is tracking, repairing or untracking the table right now.
+    """Return the problems of a tracked table, without those that only exist because another process
+    is tracking, repairing or untracking the table right now.
     """
     try:
         current = read(session, tracked.counter, " FOR UPDATE NOWAIT")
@@ -178,7 +179,7 @@ def _triggers(
 
 def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
     """Return a problem for each cell that differs, in the order of days and keys, up to
-    :data:`MAX_CELLS`; the last of these then says how many more there are.
+    :data:`MAX_CELLS`. If there are more, the last problem says how many.
 
     Args:
         session: a session in the snapshot of the comparison.
@@ -208,12 +209,13 @@ def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> l
 def differences(
     session: Session, tracked: TrackedTable, table: AppTable, progress: Progress = triggers.ignore
 ) -> tuple[dict[Cell, int], int]:
-    """Compare a tracked table with its counter. Return the cells that differ, and the number of all
-    rows of the table. Each cell has the rows in the table minus the rows according to the counter.
+    """Compare a tracked table with its counter. Return a map of the cells that differ, and the
+    number of all rows of the table. The map's values are the rows of a cell in the table minus its
+    rows according to the counter.
 
     Args:
         session: a session in a transaction at REPEATABLE READ. If the transaction has no snapshot
-            yet, this takes it.
+            yet, this function takes it.
         tracked: the tracked table.
         table: the table's columns.
         progress: called after each range of rows.

@@ -87,8 +87,9 @@ def default_counter(table: str) -> str | None:
 def find(
     tracked: Sequence[TrackedTable], table_or_counter: str, database: str
 ) -> list[TrackedTable]:
-    """Return the tracked tables that a name means: all that track the table of this name, or else
-    the one that is tracked in the counter of this name; an empty list if there is none.
+    """Return the tracked tables that a name means. If tables are tracked that have this name,
+    return all of them (one for each counter). Otherwise return the table that is tracked in the
+    counter of this name. Return an empty list if there is neither.
 
     Args:
         tracked: all tracked tables.
@@ -120,7 +121,7 @@ def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: s
         tracked, table_or_counter, database: as for :func:`find`.
 
     Raises:
-        UnknownCounter: no tracked table and no counter of one has this name.
+        UnknownCounter: no tracked table, and no counter of a tracked table, has this name.
         ValueError: the table is tracked in several counters, or :func:`find` raises it.
     """
     found = find(tracked, table_or_counter, database)
@@ -172,7 +173,8 @@ def tracked_names(session: Session) -> frozenset[str]:
 
 
 def insert(session: Session, tracked: TrackedTable) -> None:
-    """Insert the row of a table that was not counted yet. The server's time becomes ``created``.
+    """Insert the row of a tracked table whose rows were not counted yet. The column ``created``
+    gets the server's time.
 
     Raises:
         DuplicateKey: the counter has a tracked table already.
@@ -193,8 +195,8 @@ def insert(session: Session, tracked: TrackedTable) -> None:
 
 
 def set_counted(session: Session, counter: str, counted: bool) -> None:
-    """Record in the row of a tracked table whether its counter is right: ``counted`` becomes the
-    server's time, or None.
+    """Record in the row of a tracked table whether its counter is right: the column ``counted``
+    gets the server's time if it is right, else NULL.
 
     Args:
         session: a session.

@@ -17,11 +17,11 @@ The text of a value depends on the column only, not on the session:
 * A BINARY or VARBINARY has hex digits in upper case.
 
 The bucket is the midnight of the row's day. The day is the date of a DATE or DATETIME, or the date
-in UTC of a TIMESTAMP. Days from 1970-01-01 to 9999-12-25 are counted as themselves. NULL, a zero
-date (in whole or in part) and any date before 1970 count as 1969-12-31; later dates count as
-9999-12-26. ALLOW_INVALID_DATES permits a date that the calendar does not have, such as 2026-02-31;
-it counts as the date that is so many days later (2026-03-03). If the table has no day column, all
-rows count as 1970-01-01.
+in UTC of a TIMESTAMP. Days from 1970-01-01 to 9999-12-25 are counted unchanged. NULL, a zero date
+(in whole or in part) and any date before 1970 count as 1969-12-31; later dates count as 9999-12-26.
+ALLOW_INVALID_DATES permits a date that the calendar does not have, such as 2026-02-31; it counts as
+the date that is so many days later (2026-03-03). If the table has no day column, all rows count as
+1970-01-01.
 
 A condition compares texts by the column's collation, which may ignore case and trailing spaces.
 Only the server knows how, so it is asked which values of the keys are equal to the given value.
@@ -93,7 +93,7 @@ def decode(key: bytes, columns: int) -> tuple[str | None, ...]:
     """Return the values of a key that has ``columns`` columns. This reverses :func:`encode`.
 
     Raises:
-        ValueError: this is no such key, so no trigger has written it.
+        ValueError: ``key`` is not a key of so many columns, so no trigger has written it.
     """
     found = _PART.findall(b"|" + key) if key or columns else []
     try:
@@ -127,7 +127,7 @@ def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
 
 def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
     """Return the complete values of a key that was cut, and the beginning of its next value. Return
-    None if the key was not cut, or is none that a trigger writes.
+    None if the key was not cut, or if no trigger can have written it.
     """
     match = _CUT.fullmatch(key)
     if match is None:
@@ -248,7 +248,8 @@ class Alike:
     _known: dict[str | None, bool] = field(default_factory=lambda: {None: False})
 
     def compare(self, values: Iterable[str | None]) -> None:
-        """Ask the server which of these values are equal to the text, and remember the answers.
+        """Ask the server which of these values are equal to the text. Keep the answers for
+        :meth:`matches`.
 
         Raises:
             StoreError: a query failed.
@@ -264,8 +265,8 @@ class Alike:
             self._known.update(zip(part, [bool(valid and each) for each in answers], strict=True))
 
     def matches(self, value: str | None) -> bool:
-        """Return whether a value of a key meets the condition. The value must have been compared
-        before.
+        """Return whether a value of a key meets the condition. :meth:`compare` must have been
+        called with this value before.
         """
         return self._known[value]
 
@@ -276,7 +277,7 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """The condition that a value is this number, however many zeros it is written with."""
+    """The condition that a value is equal to this number: ``1.50`` is equal to 1.5."""
 
     value: Decimal
 
@@ -293,8 +294,8 @@ Condition = Exactly | Alike | Number | None
 
 
 def condition(session: Session, column: Column, value: object) -> Condition:
-    """Return the condition for ``column = value``. If the column cannot have the value, such as a
-    time with more fraction digits than the column's, the result is a text that no key has.
+    """Return the condition for ``column = value``. If the column cannot contain the value, such as
+    a time with more fraction digits than the column has, the condition is never met.
 
     Args:
         session: a session on the table's server.

@@ -1,9 +1,9 @@
 """The steps to track, untrack and repair a table, and the plan for ``--dry-run`` with its checks
 and warnings.
 
-To track a table begins with inserting its row of ``tracked_table``; to untrack it ends with
-deleting that row. So after an interruption ``track`` can continue, and ``untrack`` can remove the
-rest. Whoever changes triggers or counts rows locks that row: see
+``track`` first inserts the table's row of ``tracked_table``, and ``untrack`` deletes this row last.
+So after an interruption, ``track`` can continue, and ``untrack`` can remove the rest. Every process
+that changes triggers or counts rows locks this row: see
 :func:`countersink.row_counts.recount.locked`.
 """
 
@@ -38,11 +38,11 @@ class Plan:
     Attributes:
         definition: the table as it will be tracked, or as it is tracked already.
         statements: the SQL that creates its triggers, in order.
-        warnings: sentences, each on a kind of change that the triggers do not count rightly, such
-            as the deletion of rows by a foreign key. After such a change, a recount is needed.
-        reads: the columns that the triggers read; empty if neither key nor day has a column, else
-            on MariaDB with the primary key. If one of them is dropped or renamed, the application's
-            writes fail, so untrack the table before.
+        warnings: sentences, each about a kind of change that the triggers do not count correctly,
+            such as the deletion of rows by a foreign key. After such a change, a recount is needed.
+        reads: the columns that the triggers read: those of the key and the day, and on MariaDB also
+            those of the primary key. Empty if key and day have no columns. If one of these columns
+            is dropped or renamed, the application's writes fail, so untrack the table before.
     """
 
     definition: TrackedTable
@@ -103,7 +103,7 @@ def make_plan(
 
 def claim(session: Session, wanted: TrackedTable) -> bool:
     """Insert the row of ``tracked_table`` for ``wanted``, unless it exists. Return whether it was
-    inserted. From then on only triggers may count in this counter.
+    inserted. Once the row exists, only triggers may count in its counter.
 
     Raises:
         ValueError: the counter is in use by now.
@@ -130,7 +130,8 @@ def count(
     connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
 ) -> Repaired:
     """Drop the wrong triggers of a tracked table and create the missing ones, then count its rows
-    and correct its counter. Return what was repaired; its ``tracked`` is as before the count.
+    and correct its counter. Return what was repaired; its ``tracked`` is the tracked table before
+    the rows were counted.
 
     Args:
         connect: opens a session at REPEATABLE READ.
@@ -160,8 +161,8 @@ def count(
 
 
 def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
-    """Drop the triggers of a tracked table, delete its counter, and last its row of
-    ``tracked_table``. What another process has done of this is no error.
+    """Drop the triggers of a tracked table, then delete its counter, then its row of
+    ``tracked_table``. It is no error if another process has done a part of this already.
 
     Raises:
         Conflict: a transaction went on using the table, or another process is counting it. Run this
@@ -190,8 +191,8 @@ def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
 
 
 def undo_claim(connect: Connect, tracked: TrackedTable) -> None:
-    """Undo :func:`claim`, unless the table has triggers by now. This never raises a StoreError:
-    after one the row stays, and ``untrack`` can delete it.
+    """Undo :func:`claim`, unless the table has triggers by now. A StoreError is not raised: the row
+    then stays, and ``untrack`` can delete it.
     """
     # After an error the row stays; list shows it, and untrack deletes it.
     with suppress(StoreError), connect() as session:
@@ -199,8 +200,8 @@ def undo_claim(connect: Connect, tracked: TrackedTable) -> None:
 
 
 def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> TrackedTable:
-    """Check that the counter of ``wanted`` is unused. Return ``wanted`` then. If the same table is
-    tracked in it in the same way already, return that tracked table.
+    """Return ``wanted`` if its counter is unused. If its table is already tracked in this counter,
+    with the same columns and slots, return the stored tracked table instead.
 
     Args:
         session: a session.
@@ -272,9 +273,9 @@ def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
 
 
 def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
-    """Delete the row of a tracked table that has no triggers, with its counter. If the table has
-    triggers, delete nothing and return False; else return True, also if the row does not exist any
-    more.
+    """Delete the row of a tracked table, and its counter, if the table has no triggers. If it has
+    triggers, delete nothing and return False. Otherwise return True, even if the row was deleted
+    before.
     """
     current = definitions.read(session, tracked.counter, " FOR UPDATE")
     # While the row is locked, no process creates triggers or counts.
@@ -297,8 +298,8 @@ def _all_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrig
 def _needed_changes(
     session: Session, tracked: TrackedTable, database: str
 ) -> tuple[AppTable, list[Trigger | InstalledTrigger]]:
-    """Return the table, and the triggers to drop and then to create, so that the right ones exist
-    and all run with this user's rights.
+    """Return the table, and the triggers to drop and then to create. After these changes, exactly
+    the expected triggers exist, and all run with this user's rights.
     """
     table = read_table(session, tracked.schema, tracked.table, database)
     table.counted_by(tracked.by, tracked.day)

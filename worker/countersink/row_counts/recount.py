@@ -61,10 +61,10 @@ class Repaired:
 @contextmanager
 def locked(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTable]]:
     """Open a session that locks the row of a tracked table, so that no other process recounts the
-    table or changes its triggers. Yield the session and the tracked table.
+    table or changes its triggers. A context manager: it yields the session and the tracked table.
 
-    The session is in a transaction that has no snapshot yet. If the block does not commit it, it is
-    rolled back.
+    The session is in a transaction that has no snapshot yet. The transaction is rolled back unless
+    the block commits it.
 
     Raises:
         UnknownCounter: ``counter`` has no tracked table.
@@ -80,7 +80,8 @@ def require_same_server(holder: Session, other: Session) -> None:
     hold on another.
 
     Raises:
-        Unavailable: they are not, because another server has begun to take writes meanwhile.
+        Unavailable: they are on different servers, because writes go to another server since a
+            failover.
     """
     if other.server != holder.server:
         raise Unavailable("another server takes writes now: run this again")
@@ -88,10 +89,10 @@ def require_same_server(holder: Session, other: Session) -> None:
 
 def mark_uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
     """Record in the row of ``tracked_table`` that the counter is not right while triggers are
-    changed. Return the tracked table as the row then has it (``counted`` is None).
+    changed. Return the tracked table with ``counted`` None.
 
     The change of the row is committed, which releases the lock; then the lock is taken again. If
-    the row says so already, nothing is done.
+    the row says so already (its ``counted`` is NULL), nothing is done.
 
     Args:
         session: a session from :func:`locked` that has no snapshot yet.
@@ -189,8 +190,8 @@ def _try_lock(session: Session, counter: str) -> TrackedTable | None:
 
 
 def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any, ...]]) -> None:
-    """Delete the rows of the buckets ``foreign`` (beginning and width), which no trigger writes.
-    Give the counter a row in the ledger, if it has none.
+    """Delete a counter's rows of the buckets ``foreign`` (beginning and width). No trigger writes
+    such buckets. Insert the counter's row in the ledger, if there is none.
     """
     for bucket in foreign:
         where = "counter = %s AND bucket = %s AND width = %s"

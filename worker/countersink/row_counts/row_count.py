@@ -1,11 +1,11 @@
-"""``Store.row_count()``: chooses a counter of the table that has the columns asked for, and sums
-the keys that match. See ``keys.py`` for the conditions on single columns.
+"""``Store.row_count()``: chooses one of the table's counters, whose key must have all columns of
+the conditions, and sums the keys that match. See ``keys.py`` for the conditions on single columns.
 
 If the texts of all of a key's values are known, the key itself is known. If only the texts of its
 first columns are known, the matching keys are one range of the index. Otherwise the keys are read
 from the index in their order, some entries at a time. After each key the scan skips ahead: past all
-keys that begin with the same wrong value, or past all keys that belong to the range just found. So
-a key with many days takes one step, and so does a value with many keys.
+keys that begin with the same value, if it does not match, or past all keys of the matching range
+just found. So a key with many days takes one step, and so does a value with many keys.
 
 A key whose values were too long was cut, and has only its first values. If these do not decide
 whether its rows match, an error is raised.
@@ -70,10 +70,10 @@ def row_count(
 
     Raises:
         UnknownCounter: no such table or counter is tracked.
-        ValueError: no counter of the table has these columns, or a day; or a column is given twice,
-            or has a value that is invalid for its type; or the name means two tables; or the range
-            ends before it begins, or separates days that are counted as one; or keys that were cut
-            leave open which rows match.
+        ValueError: no counter of the table has all these columns, or a day column for ``start`` or
+            ``end``; a column is given twice, or with a value that is invalid for its type; the name
+            means two tables; the range ends before it begins, or has only a part of the days that
+            are counted as one; or keys were cut, and their rest decides which rows match.
         TypeError: a value cannot be compared with its column, or a day is no ``date``.
         Refused: the counter is not right now, because the table is being tracked, repaired or
             untracked, or one of these was interrupted; or this user may not see its columns.
@@ -108,17 +108,18 @@ def _check_separable(start: date | None, end: date | None) -> None:
 def _choose(
     found: Sequence[TrackedTable], table: str, asked: Mapping[str, object], day: date | None
 ) -> TrackedTable:
-    """Return the tracked table whose counter has the columns asked for, and the fewest others, so
-    that it has the fewest rows.
+    """Return the tracked table whose counter has all columns of ``asked``, and the fewest other
+    columns, so that the counter has the fewest rows.
 
     Args:
         found: the tracked tables that the name means.
         table: the name, for messages.
         asked: column in lower case → value.
-        day: any day of the range asked for; None if the range has no limit.
+        day: any day of the range to count; None if the range has no limit.
 
     Raises:
-        ValueError: no counter has these columns, or none has a day although one is asked for.
+        ValueError: no counter has these columns, or none has a day column although ``day`` is
+            given.
         Refused: each of these counters is not right now, or its rows were not counted to the end.
     """
     able = [
@@ -244,8 +245,8 @@ class _Selection:
             limit = min(2 * limit, MAX_ENTRIES) if len(keys) > limit // 2 else ENTRIES
 
     def _leading(self) -> Values:
-        """Return the values of the first columns, up to the first column whose value is not known
-        exactly.
+        """Return the exact values of the first columns. The first column without an exact value,
+        and all columns after it, are left out.
         """
         known = list[str | None]()
         for one in self._asked:
@@ -255,9 +256,9 @@ class _Selection:
         return tuple(known)
 
     def _keys_with(self, values: Values) -> bytes | KeyRange:
-        """Return all keys whose first columns have these values: one key if these are all columns,
-        else a range. Raises ValueError if some of the range's keys may be cut before these values
-        end.
+        """Return the keys whose first columns have these values: a single key if there is a value
+        for each column, else a range. Raise ValueError if these values are so long that a key of
+        the range may have been cut within them.
         """
         if len(values) == self._columns:
             return cut_bytes(encoding.encode(values))
@@ -312,8 +313,8 @@ class _Selection:
         return True
 
     def _decoded(self, keys: Sequence[bytes]) -> dict[bytes, Values]:
-        """Return key → values, for the keys that are valid. The server is asked now about the
-        conditions that only it can decide, for all these values.
+        """Return key → values, for the keys that are valid. If only the server can decide a
+        condition, it is asked now about all these values.
         """
         found: dict[bytes, Values] = {}
         for key in keys:

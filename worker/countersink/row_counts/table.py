@@ -66,8 +66,8 @@ class Column:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the column can be read range by range: a value that was read and is sent back as
-        a bound argument compares as the same value in an index.
+        """Whether a table can be read range by range of this column: a value that was read and is
+        sent back as a bound argument equals the value in the index.
         """
         if self.type in TEXT_TYPES:
             return self.type in ("char", "varchar") and self.charset in _ORDERED_CHARSETS
@@ -113,7 +113,7 @@ class AppTable:
         )
 
     def counted_by(self, by: Sequence[str], day: str | None) -> tuple[list[Column], Column | None]:
-        """Return the columns of the key and the day column, after a check that they can be these.
+        """Return the columns of the key and the day column, after a check that they can be used so.
 
         Args:
             by: names of the columns whose values make the key, in this order.
@@ -215,7 +215,7 @@ def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]
 
 
 def width(columns: Sequence[Column]) -> int:
-    """Return the most bytes that a key of these columns can have before it is cut.
+    """Return the maximum number of bytes that a key of these columns can have before it is cut.
 
     Raises:
         ValueError: a column's type has no exact text. The message says what can be done.
@@ -224,7 +224,7 @@ def width(columns: Sequence[Column]) -> int:
 
 
 def widest(column: Column) -> int:
-    """Return the most bytes that a value of the column can have in a key.
+    """Return the maximum number of bytes that a value of the column can have in a key.
 
     Raises:
         ValueError: the column's type has no exact text. The message says what can be done.

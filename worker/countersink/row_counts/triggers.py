@@ -11,16 +11,16 @@ MariaDB runs the UPDATE trigger even if UPDATE IGNORE leaves the row unchanged, 
 duplicate key or a missing parent. So there the trigger reads the row by its primary key, and
 compares. If the table has no primary key, such an UPDATE is counted wrong.
 
-A trigger must never fail the application's write. It runs with the ``sql_mode`` of the session that
-created it, which is empty. So an unexpected value causes a warning (and a difference that
-``verify`` finds) instead of an error. It also runs with that session's character set.
+A trigger must never make the application's write fail. It runs with the empty ``sql_mode`` of the
+session that created it. So an unexpected value causes a warning (and a difference that ``verify``
+finds) instead of an error. It also runs with that session's character set.
 
-A statement that creates or drops a trigger waits until no transaction uses the table. All other
-statements on the table, even those that read, wait behind it. So it waits for at most a second,
-pauses for at least as long, and tries again.
+CREATE TRIGGER and DROP TRIGGER wait until no transaction uses the table. Meanwhile all new
+statements on the table wait, even those that read. So an attempt waits for at most a second, and
+the next attempt follows after a pause that is at least as long.
 
-Rights are checked by trying: what the triggers will read and write is executed before, without a
-row. The server checks the other rights at CREATE TRIGGER.
+Rights are checked by trying: the reads and writes of the triggers are executed once before, in a
+way that affects no row. The server checks the other rights at CREATE TRIGGER.
 """
 
 import random
@@ -112,8 +112,8 @@ def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> s
 
 
 def is_missing_user(session: Session, definer: str) -> bool:
-    """Return whether ``definer`` (``user@host``) does not exist; False if this user cannot know
-    it.
+    """Return True if the user ``definer`` (``user@host``) does not exist; False if it exists, or if
+    this user may not know.
     """
     accounts = {
         account
@@ -361,7 +361,7 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
 
 
 def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
-    """Return SQL that selects the row of an UPDATE if its key and day are still the old ones."""
+    """Return SQL that selects the updated row if it still has its old key and day."""
     by, day = table.counted_by(tracked.by, tracked.day)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key

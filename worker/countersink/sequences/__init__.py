@@ -2,11 +2,11 @@
 programs. See ``options.py`` for the options of a sequence and their checks, and ``records.py`` for
 the SQL.
 
-A sequence can have periods (days, months or years): in each of them it begins at its start again.
-The table ``sequence`` has a base row for each sequence, which is created at the first use and holds
-the options, and a row for each period. Whoever hands out a value locks the base row. One statement
-is enough if the sequence has no periods. A first value, a period or the end of a cycle needs a
-transaction.
+A sequence can have periods (days, months or years): in each period it begins at its start again.
+The table ``sequence`` has a base row for each sequence, with the options, and a row for each
+period. The base row is created at the first use. To hand out a value, the base row is locked. One
+statement does this if the sequence has no periods. A transaction of several statements is needed
+for a first value, for sequences with periods, and where a cycle ends.
 """
 
 import builtins
@@ -59,8 +59,8 @@ have dropped the connection."""
 
 
 def take(sessions: Pool, table: str, name: bytes, asked: ValueRequest) -> range:
-    """Hand out values on a session of the pool, and return them. After a Conflict none was handed
-    out.
+    """Hand out values on a session of the pool, and return them. A Conflict means that no value was
+    handed out.
 
     Args:
         sessions: sessions at READ COMMITTED.
@@ -111,16 +111,17 @@ def take_in(connection: AppConnection, table: str, name: bytes, asked: ValueRequ
 
 
 def _values(last: int, asked: ValueRequest) -> range:
-    """Return the values that one statement handed out, of which ``last`` is the last. Several
-    values are ``asked.step`` apart, or 1 if the request has no step: a sequence with another step
-    of its own is not served by that statement.
+    """Return the values that the statement of ``add_sql`` handed out. The last of them is ``last``.
+    They are ``asked.step`` apart, or 1 apart if the request has no step. (For a sequence with
+    another step of its own, that statement does not hand out several values.)
     """
     step = asked.step or 1
     return range(last - (asked.n - 1) * step, last + step, step)
 
 
 def _is_uncertain(error: StoreError) -> bool:
-    """Return whether a value may have been handed out although the error was raised."""
+    """Return True if a value may have been handed out although the error was raised; False if
+    surely none was."""
     match error:
         case ReadInterrupted():
             return True
@@ -132,8 +133,8 @@ def _is_uncertain(error: StoreError) -> bool:
 
 
 def is_alive(session: Session, idle: float) -> bool:
-    """Return whether a session still works after so many idle seconds. From :data:`PING_AFTER` on,
-    or if the server has sent something unasked, this asks the server.
+    """Return whether a session still works after ``idle`` seconds without use. Ping the server only
+    if it was idle for :data:`PING_AFTER` seconds, or has sent something without being asked.
     """
     return (idle < PING_AFTER and session.silent()) or session.answers()
 
@@ -199,12 +200,12 @@ class Sequences:
         self, name: str, n: int, step: int | None = None, *, start: int | None = None
     ) -> range:
         """Hand out the next ``n`` values, which are ``step`` apart, and return them. This is one
-        round trip in the cases of :meth:`next`; not if ``step`` is None and the sequence has a step
-        of its own.
+        round trip if :meth:`next` is one; but several if ``step`` is None and the sequence's step
+        is not 1.
 
         All of them count as handed out, whether the caller uses them or not. If one of them would
-        be beyond the sequence's limits, all are taken from the start if the sequence cycles. If it
-        does not cycle, SequenceExhausted is raised and nothing is handed out.
+        be beyond the limits of a sequence that cycles, all values are counted from the start again.
+        If the sequence does not cycle, SequenceExhausted is raised and nothing is handed out.
 
         Args:
             name, step, start: as for :meth:`next`.
@@ -228,11 +229,11 @@ class Sequences:
         """Hand out the next value in the transaction of ``connection``, so that the values have no
         gaps.
 
-        A rollback takes the value back. So all other users of the sequence wait until the
+        A rollback takes the value back. Therefore all other users of the sequence wait until the
         transaction ends. Keep it short, and make this its last statement if you can.
 
-        The driver's exceptions are passed on unchanged. After a deadlock (1213, 1020) or a lock
-        wait (1205) roll back, and run the transaction again.
+        The driver's exceptions are passed on unchanged. After a deadlock (error 1213 or 1020) or a
+        lock wait timeout (error 1205) roll back, and run the transaction again.
 
         ``LAST_INSERT_ID()`` of the connection may be another value afterwards. If you need the id
         of an AUTO_INCREMENT row, read it before. The present period depends on the connection's

@@ -32,8 +32,8 @@ class SequenceOptions:
     """The options of a sequence. A sequence that was never configured has the defaults.
 
     Attributes:
-        start: first value of each period. None means that the step is the first value: that of the
-            request, if it has one.
+        start: first value of each period. With None, the first value is the request's step, or else
+            the sequence's step.
         step: number that is added to a value to get the next one. A request may give another step.
         minimum: smallest value allowed; None for the smallest number of 64 bits.
         maximum: largest value allowed; None for the largest number of 64 bits.
@@ -54,8 +54,8 @@ class SequenceOptions:
 
     @property
     def first(self) -> int:
-        """The first value of each period: ``start``, or the step if ``start`` is None. A request
-        may give another first value.
+        """The first value of each period, unless a request gives another one: ``start``, or the
+        step if ``start`` is None.
         """
         return self.step if self.start is None else self.start
 
@@ -92,7 +92,7 @@ class SequenceOptions:
         return self.period_of(following if begun else day)
 
     def allow(self, value: int) -> bool:
-        """Return whether ``value`` is from ``minimum`` to ``maximum``, both allowed."""
+        """Return whether ``value`` is allowed: from ``minimum`` to ``maximum``, both included."""
         least = MIN_VALUE if self.minimum is None else self.minimum
         most = MAX_VALUE if self.maximum is None else self.maximum
         return least <= value <= most
@@ -153,14 +153,14 @@ def next_values(
 ) -> range:
     """Return the next values of a sequence. All of them are within its limits.
 
-    If a value after ``last`` would be beyond the limits and the sequence cycles, all values are
-    counted from the sequence's first value.
+    If the sequence cycles, and one of the values after ``last`` would be beyond the limits, then
+    the first returned value is the sequence's first value.
 
     Args:
         name: the sequence's name in UTF-8, for the error message.
         options: the sequence's options.
         last: the last value of the present period; None if the period has no value yet.
-        asked: how many values the caller asks for, and with which step and start.
+        asked: the number of values to return, and the step and start to use.
 
     Raises:
         SequenceExhausted: a value would be beyond the sequence's limits or beyond 64 bits.
@@ -184,10 +184,10 @@ def next_values(
 
 
 def check_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Check new values of options, each by itself, and return them by the option's name. None is
-    replaced by the option's default.
+    """Check the new value of each option, and return a map from names of options to values. A value
+    None is replaced by the option's default.
 
-    :func:`changed` checks whether options contradict each other.
+    This does not check whether options contradict each other: :func:`changed` does.
 
     Args:
         changes: new values by the option's name, which is a field of :class:`SequenceOptions`.
@@ -204,7 +204,7 @@ def check_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(field: str, value: Any) -> Any:
-    """Return ``value`` if the option ``field`` can have it.
+    """Return ``value``, after a check that it is valid for the option ``field``.
 
     Raises:
         TypeError: the value has a wrong type.
@@ -286,7 +286,7 @@ def name_text(name: bytes) -> str:
 
 
 def number(value: int, noun: str) -> int:
-    """Return ``value`` as an ``int`` if it is a whole number of 64 bits.
+    """Check that ``value`` is a whole number of 64 bits, and return it.
 
     Args:
         value: the number to check.
@@ -304,7 +304,7 @@ def number(value: int, noun: str) -> int:
 
 
 def step_number(step: int) -> int:
-    """Return ``step`` if a sequence can have it: a whole number of 64 bits other than 0.
+    """Check that ``step`` is a whole number of 64 bits other than 0, and return it.
 
     Raises:
         TypeError: the step is not an ``int``, or it is a ``bool``.

@@ -2,8 +2,8 @@
 reset, configure and delete.
 
 The row of a sequence with the period 1970-01-01 is its base row. It has the options and, if the
-sequence has no periods, the last value. Whoever hands out a value or changes the sequence locks
-that row first. So nobody uses old options, and there are no deadlocks.
+sequence has no periods, the last value. To hand out a value or to change the sequence, that row is
+locked first. So no outdated options are used, and there are no deadlocks.
 
 :func:`add_sql` hands out most values, with one statement that adds to the last value and returns
 the sum: ``LAST_INSERT_ID(expr)`` makes the sum the insert id of the server's reply ("Information
@@ -81,7 +81,7 @@ class Period:
     Attributes:
         start: the local date on which the period began; None if the sequence has no periods.
         value: the last value that was handed out or set in the period.
-        updated_at: aware time at which that happened.
+        updated_at: aware time at which this value was handed out or set.
     """
 
     start: date | None
@@ -123,11 +123,11 @@ def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
     is the new last value.
 
     The statement changes nothing if the sequence has no value yet, if it has periods, if the sum
-    would be beyond its limits, or if several values without a step are asked for and it has its
-    own. If the sequence does not exist, it is created without a value.
+    would be beyond its limits, or if ``asked`` is for several values without a step, and the
+    sequence's step is not 1. If the sequence does not exist, it is created without a value.
 
     Args:
-        table: the table ``sequence``, which its database may precede.
+        table: name of the table ``sequence``, with or without its database.
         name: the sequence's name in UTF-8.
         asked: which values the caller asks for.
     """
@@ -155,7 +155,7 @@ def hand_out(execute: Execute, query: Query, table: str, name: bytes, asked: Val
 
     Raises:
         SequenceExhausted, UnknownZone: nothing was handed out.
-        Conflict: the sequence was deleted just after :func:`add_sql`, which creates a missing one.
+        Conflict: the sequence does not exist: it was deleted after :func:`add_sql` was executed.
     """
     base = _read_base(query, name, _LOCK, table)
     if base is None:
@@ -244,7 +244,7 @@ def reset_all(session: Session) -> int:
     one sequence, users of the others do not wait.
 
     Raises:
-        Conflict: a sequence was held through all attempts. Those with names before it were reset.
+        Conflict: a sequence was locked through all attempts. Those with smaller names were reset.
     """
     done = 0
     for (name,) in session.query("SELECT name FROM sequence WHERE period = %s", (ALL_TIME,)):
@@ -330,7 +330,8 @@ def _read_base(query: Query, name: bytes, lock: str = "", table: str = TABLE) ->
 def _read_current(
     query: Query, name: bytes, base: _Base, lock: str = "", table: str = TABLE
 ) -> tuple[date, int | None]:
-    """Return the beginning of the present period by the server's clock, and its last value or None.
+    """Return the first day of the present period by the server's clock, and the period's last
+    value, which is None if there is none.
 
     Raises:
         UnknownZone: this machine does not know the sequence's time zone.
@@ -356,8 +357,8 @@ def _lock_or_create(session: Session, name: bytes) -> _Base:
 
 
 def _upsert_base(table: str, name: bytes) -> str:
-    """Return SQL that inserts a base row. The caller appends the assignments for an existing
-    row.
+    """Return ``INSERT … ON DUPLICATE KEY UPDATE`` of a base row, for the caller to append
+    assignments.
     """
     return (
         f"INSERT INTO {table} (name, period) VALUES ({literal(name)}, {_midnight(ALL_TIME)})"

@@ -113,11 +113,12 @@ class Store(AbstractContextManager["Store", None]):
 
         Args:
             url: ``mysql://user:password@host:3306/database``; see :meth:`Settings.parse`.
-            read_url: URL of the replicas. Totals are read on a replica that has everything that was
-                committed, or else on the server of ``url``. None or empty if there are no replicas.
-            statement_seconds: time limit in seconds of each query that only reads, except within
-                :meth:`reading`. A query that takes longer raises ReadInterrupted. None for no
-                limit.
+            read_url: URL of the replicas. Totals are read on a replica that has applied all
+                commits; if there is none, on the server of ``url``. None or empty if there are no
+                replicas.
+            statement_seconds: time limit in seconds of each query that only reads; there is no such
+                limit within :meth:`reading`. A query that takes longer raises ReadInterrupted. None
+                for no limit.
 
         Raises:
             Misconfigured: a URL cannot be used.
@@ -149,8 +150,8 @@ class Store(AbstractContextManager["Store", None]):
         ``COUNTERSINK_MYSQL_READ_URL_FILE`` names.
 
         Raises:
-            Misconfigured: neither of the first two variables is set; or both of the first two are,
-                or both of the last two; or a file cannot be read, or a URL cannot be used.
+            Misconfigured: there is no URL of the database; or a variable and its ``_FILE`` variant
+                are both set; or a file cannot be read, or a URL cannot be used.
         """
         url = _from_environment(ENVIRONMENT)
         if not url:
@@ -176,9 +177,9 @@ class Store(AbstractContextManager["Store", None]):
         return self.sequences_waiting(LOCK_WAIT)
 
     def sequences_waiting(self, lock_wait: int) -> Sequences:
-        """Return :attr:`sequences` with another lock wait than the default: each attempt to hand
-        out a value waits for a lock for at most ``lock_wait`` seconds. Later calls with the same
-        wait return the same object.
+        """Return the sequences, as :attr:`sequences` does, with another time limit for locks: each
+        attempt to hand out a value waits for a lock for at most ``lock_wait`` seconds. Calls with
+        the same ``lock_wait`` return the same object.
         """
         found = self._sequences.get(lock_wait)
         if found is None:
@@ -241,7 +242,8 @@ class Store(AbstractContextManager["Store", None]):
             UnknownDimension: ``key`` has a dimension that the counter has not declared.
             StoreError: the counter's settings could not be read.
             Exception: the driver raised it, and it is passed on unchanged. Roll back. After a
-                deadlock (1213, 1020) or a lock wait (1205) run the transaction again.
+                deadlock (error 1213 or 1020) or a lock wait timeout (1205) run the transaction
+                again.
         """
         self._increments.add(connection, counter, [(key, amount)], at)
 
@@ -268,9 +270,9 @@ class Store(AbstractContextManager["Store", None]):
         """Delete all counts of ``key``, in the transaction of ``connection``.
 
         Other transactions that count the key wait until this one ends. The arguments and the errors
-        are those of :meth:`increment`, with three differences: an unknown counter is no error, the
-        empty key of a counter with breakdowns raises ValueError, and Conflict says that others went
-        on counting the key.
+        are those of :meth:`increment`, with three differences: an unknown counter is no error; the
+        empty key of a counter with breakdowns raises ValueError; and Conflict is raised if other
+        transactions keep counting the key.
         """
         self._increments.delete(connection, counter, key)
 
@@ -308,7 +310,7 @@ class Store(AbstractContextManager["Store", None]):
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
         """Call ``work`` with a session in one snapshot of the database, and return its result. If a
-        kept connection turns out to be broken, ``work`` is called a second time, with another
+        connection of the pool turns out to be broken, ``work`` is called again with another
         session.
 
         Args:
@@ -320,15 +322,16 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """Read as :meth:`snapshot` does, on a replica if one has everything that was committed.
-        ``work`` may be called on several servers, one after another.
+        """Do the same as :meth:`snapshot`, but on a replica, if a replica has applied all commits.
+        If a server fails, ``work`` is called again with a session on another server.
         """
         return (self._pool if self._replicas is None else self._replicas).read(work)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """Open a new session in one snapshot, for a long read that may pause between two rows. The
-        session is on a replica if one has caught up with the database. Nothing is run twice.
+        session is on a replica, if a replica has applied all commits. If the connection breaks,
+        nothing is read again.
 
         Until the block ends, the server keeps the old versions of rows that change.
 

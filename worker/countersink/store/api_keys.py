@@ -62,7 +62,8 @@ class ApiKey:
         expires: time at which the key expires; None if it never expires.
         revoked: time at which the key was revoked; None if it was not revoked.
         last_used: time of the last use, exact to about a minute; None if it was never used.
-        board: of a link to a board: the name of the board; otherwise empty.
+        board: name of the board that a link shows; empty for a link to a counter and for an API
+            key.
     """
 
     id: str
@@ -78,7 +79,7 @@ class ApiKey:
 
     @property
     def is_link(self) -> bool:
-        """Whether this is a link. A link shows the counters in ``counters``, which are names."""
+        """Whether this is a link. The ``counters`` of a link are names and not patterns."""
         return self.scopes == ("share",)
 
 
@@ -230,8 +231,8 @@ def revoke(session: Session, id_or_name: str) -> ApiKey:
         the revoked key.
 
     Raises:
-        NoSuchKey: all keys with this id or name were revoked before, or there is none; or several
-            keys that are not revoked have the name.
+        NoSuchKey: no key that is not revoked has this id or name, or several such keys have the
+            name.
     """
     with session.transaction():
         rows = session.query(
@@ -265,8 +266,8 @@ def is_valid(session: Session, text: str) -> bool:
 
 
 def live_keys(session: Session) -> list[LiveKey]:
-    """Return all valid keys and links. None of them is revoked or expired, nor is the key that
-    created a link.
+    """Return all valid keys and links: those that are not revoked and not expired. Links whose
+    creating key is revoked or expired are left out, too.
     """
     rows = session.query(
         f"SELECT {_COLUMNS}, hash, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
@@ -288,8 +289,8 @@ def check_pattern(pattern: str) -> None:
     """Check a shell pattern for names of counters.
 
     Raises:
-        ValueError: the pattern is empty or longer than 64 characters, or has others than ``A-Z a-z
-            0-9 _ . : - * ? [ ] !``.
+        ValueError: the pattern is empty or longer than 64 characters, or contains a character that
+            is not one of ``A-Z a-z 0-9 _ . : - * ? [ ] !``.
     """
     if _PATTERN.fullmatch(pattern) is None:
         raise ValueError(
@@ -332,8 +333,8 @@ class LiveSession:
 
 
 def begin_login(session: Session, api_key: str, seconds: float) -> str:
-    """Begin a login, and return its token, which is stored nowhere. Delete expired logins, and the
-    oldest ones of the key if it would have more than :data:`LOGINS_PER_KEY`.
+    """Begin a login, and return its token, which is stored nowhere. Delete expired logins. If the
+    key then has more than :data:`LOGINS_PER_KEY` logins, delete its oldest ones, too.
 
     Args:
         session: a session outside a transaction.

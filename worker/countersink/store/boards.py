@@ -5,8 +5,8 @@ A link to a board has the names of the board's counters in its row of ``api_key`
 ``store/links.py``). A change of the board changes these rows in the same transaction, so a link
 never shows a counter that the board does not.
 
-Each change holds the exclusive lock on the control row, as the deletion of a counter does. So its
-counters are not deleted meanwhile, and no two changes run at once.
+Each change holds the exclusive lock on the control row, as the deletion of a counter does. So no
+counter is deleted while a board is changed, and no two changes run at the same time.
 """
 
 import json
@@ -81,7 +81,7 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
     Raises:
         ValueError: ``name`` or the number of items is not as described above.
         UnknownCounter: a counter does not exist.
-        BoardRefused: a board has this name, or there are :data:`MAX_BOARDS`.
+        BoardRefused: a board has this name already, or there are :data:`MAX_BOARDS` boards already.
     """
     if NAME.fullmatch(name) is None:
         raise ValueError(
@@ -107,7 +107,7 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
 
 
 def change(session: Session, name: str, items: Sequence[BoardItem], author: str = "") -> Board:
-    """Replace the items of a board, and return it. Its links show the counters of the new items.
+    """Replace the items of a board, and return the board. Links to it then show the new items.
 
     Args and errors are those of :func:`create`.
 
@@ -169,7 +169,7 @@ def counters_of(board: Board) -> list[str]:
 
 
 def _checked(session: Session, items: Sequence[BoardItem]) -> str:
-    """Check the items of a board, and return them as JSON."""
+    """Check the items of a board, and return them as JSON text."""
     if not 1 <= len(items) <= MAX_ITEMS:
         raise ValueError(f"a board has 1 to {MAX_ITEMS} items")
     for counter in dict.fromkeys(item.counter for item in items):

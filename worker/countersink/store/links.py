@@ -1,9 +1,9 @@
 """Links that show one counter or one board to anyone who has them (``countersink link``, the button
 Share). This module creates, lists and revokes them. See ``store/api_keys.py`` for their tokens.
 
-A link is a row of the table ``api_key`` with the scope ``share`` and one counter, or the counters
-of a board. It is looked up like an API key. The column ``parent`` has the API key that created the
-link; when that key ends, the link ends with it.
+A link is a row of the table ``api_key``. Its scope is ``share``, and its ``counters`` are one
+counter, or those of a board. It is looked up like an API key. The column ``parent`` has the API key
+that created the link; when that key ends, the link ends with it.
 """
 
 from dataclasses import dataclass
@@ -137,7 +137,7 @@ def path_of(link: ShareLink, token: str) -> str:
 
 
 def list_links(session: Session) -> list[ShareLink]:
-    """Return the valid links, ordered by their end: the one that ends last comes first."""
+    """Return the valid links, ordered by the time at which they expire, the latest first."""
     return _links(session, VALID)
 
 
@@ -156,8 +156,8 @@ def revoke(session: Session, id: str) -> None:
 
 
 def revoke_all(session: Session) -> int:
-    """End for good all links that have not expired: delete their rows. Return how many they were;
-    links whose API key has ended are among them.
+    """Delete the rows of all links that have not expired, and return the number of these links.
+    Links whose API key has ended are counted, too.
     """
     return _revoke(session, "TRUE")
 

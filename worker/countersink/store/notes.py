@@ -84,8 +84,7 @@ def delete(session: Session, counter: str, day: date) -> bool:
 def notes(
     session: Session, counters: list[str], start: date | None = None, end: date | None = None
 ) -> list[DayNote]:
-    """Return the notes of some counters, ordered by day. On each day notes on all counters come
-    last.
+    """Return the notes of some counters, ordered by day. A day's note on all counters comes last.
 
     Args:
         session: a session.

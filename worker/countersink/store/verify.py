@@ -19,7 +19,7 @@ Sketches: a sketch has the different members (such as visitors) of a cell. Each 
 undamaged and belong to a row, and no row may lack its sketch.
 
 Tracked tables: for each day and key the number of rows must equal the counter's, in a snapshot for
-each table. These counters are not compared with the ledger, because the table takes its place.
+each table. The counter of a tracked table is compared with the table instead of the ledger.
 """
 
 from collections import Counter
@@ -105,9 +105,9 @@ def verify(
         session: a session at REPEATABLE READ, outside a transaction.
         counter: name of the only counter to compare, together with its tracked table if it has one.
             None for all counters.
-        table: the only tracked table to compare, together with all its counters. It is named as it
-            was given to ``track``, or by a counter. None for all tables. Give ``counter`` or
-            ``table``, not both.
+        table: the only tracked table to compare, together with all its counters: the name that was
+            given to ``track``, or the name of a counter of the table. None for all tables. Give
+            ``counter`` or ``table``, not both.
         stop: called between two groups of counters, and between two tables. If it returns true, the
             comparison ends early.
         progress: called with a description of what is compared next.
@@ -189,8 +189,8 @@ def _verify_all(
 
 
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
-    """Compare the counters ``names`` and their breakdowns with the ledger, and also breakdowns with
-    counters, and sketches with rows. All is in one snapshot.
+    """Compare the counters ``names`` and their breakdowns with the ledger. Also compare each
+    breakdown with its counter, and sketches with rows. All this is done in one snapshot.
     """
     with session.transaction(snapshot=True):
         broken_down = [each for name in names for each in all_counters.names_of(session, name)]

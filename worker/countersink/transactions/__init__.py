@@ -4,7 +4,7 @@ settings of counters that they need are kept for a minute (``SettingsCache``).
 The number of the connection decides which slot a row goes to (see
 :mod:`countersink.database.app_connection`), so that transactions of different connections do not
 wait for each other. Compaction moves the rows to slot 0 later. One more statement for the counter,
-and one for each breakdown, posts the sum to the ledger, on a row of the connection. If one
+and one for each breakdown, adds the sum to the ledger, in a row for this connection. If one
 statement fails, all are rolled back.
 
 The transaction locks neither the row ``control`` nor the counter's row, so it does not wait for a
@@ -69,13 +69,13 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """The settings of a counter, as they were read at some moment.
+    """The settings of a counter, and the time at which they were read.
 
     Attributes:
         catalog: catalog of the counter and its breakdowns, without caps, marks and salts.
         app_slots: number of slots that the application's connections share.
         dialect: the server's kind and version.
-        snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``.
+        snapshot_isolation: True if the server has the variable ``innodb_snapshot_isolation``.
         asked: both clocks just before the settings were read.
         answered: time on the monotonic clock just after they were read.
         now_ms: time on the server's clock while they were read, in Unix milliseconds.
@@ -97,8 +97,8 @@ class AppSettings:
         )
 
     def minute(self, now: Clocks) -> int:
-        """Return the present Unix minute on the server's clock. It may be early by as long as the
-        server's answer took, but never late.
+        """Return the present Unix minute on the server's clock. It may lag behind by the time that
+        the server's answer took, but it is never ahead.
         """
         return int(self.now_ms + 1000 * (now.monotonic - self.answered)) // 60_000
 
@@ -148,7 +148,7 @@ class SettingsCache:
             found, anew = self.read(counter), True
 
     def dimensioned(self, counter: str) -> Dimensioned | None:
-        """Read the dimensions and breakdowns of a counter; None if it has none or does not exist.
+        """Return the dimensions and breakdowns of a counter; None if it has none or does not exist.
 
         Raises:
             TrackedCounter, StoreError: as raised by :meth:`for_event`.
@@ -188,7 +188,7 @@ change again ten minutes after it was fixed."""
 def _read(
     session: Session, counter: str, asked: Clocks, clocks: Callable[[], Clocks]
 ) -> AppSettings | None:
-    """Read a counter's settings in one snapshot; None if its time zone must be fixed first."""
+    """Read and return a counter's settings; None if :func:`_fix_zone` must be called first."""
     refuse_tracked(session, counter)
     control = read_control(session, lock="")
     if control.strict and not known_names(session, (counter,)):
@@ -290,7 +290,7 @@ class Increments:
                 post_in(connection, self._database, name, posting)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Delete the rows of a key with their sketches, in a transaction as :meth:`add` does.
+        """Delete the rows of a key with their sketches. :meth:`add` says in which transaction.
 
         Raises:
             The exceptions of :meth:`add`, except UnknownCounter.
@@ -337,7 +337,7 @@ def _key_bytes(key: object) -> bytes:
 
 
 def _row_key(key: object) -> RowKey:
-    """Check a key, or a mapping of dimensions to values, and return it in the form that rows have.
+    """Check a key, or a mapping of dimensions to values, and return it as a ``RowKey``.
 
     Raises:
         TypeError, ValueError: ``key`` is not valid as either.
@@ -354,10 +354,10 @@ _NO_LIMIT: Final = f"LIMIT {2**64 - 1}"
 
 def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> bool:
     """Delete the rows of a key with their sketches, and post the change to the ledger, in the same
-    transaction. Return whether there were any rows.
+    transaction. Return True if there were rows, else False.
 
-    Exactly the rows that were read under a lock are deleted. At READ COMMITTED there may be more
-    rows by the time of the DELETE.
+    The DELETE names exactly the rows that were read under a lock, because at READ COMMITTED other
+    transactions may insert more rows in between.
 
     Args:
         connection: a connection of the application, in a transaction.

@@ -52,8 +52,9 @@ class Start:
     Attributes:
         offset: offset of the first byte that is in no earlier chunk.
         line: number of the line that has this byte.
-        newline: length in bytes of the newline at ``offset``, if it ends a line that an earlier
-            chunk has counted without newline; 0 if a new line begins at ``offset``.
+        newline: 0 if a line begins at ``offset``. Otherwise the length in bytes of the newline at
+            ``offset``: an earlier chunk has counted the line that it ends, before the newline was
+            written.
     """
 
     offset: int = 0
@@ -67,8 +68,8 @@ class Start:
 
 
 def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
-    """Iterate over the pieces of the chunk that begins at ``start``. A newline there that ends the
-    line before is left out.
+    """Iterate over the pieces of the chunk that begins at ``start``. If ``start.newline`` is not 0,
+    this newline is left out: it belongs to a line that is counted already.
     """
     skipped = start.newline
     for piece in spans.pieces():
@@ -82,8 +83,8 @@ def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
 @dataclass(frozen=True, slots=True)
 class MinuteLabels:
     """Function from a Unix minute to the label of its bucket: a number for the bucket's beginning
-    and width. With ``salts``, the result also says which salt is used for hashing visitors at that
-    minute. Two such functions are equal if their schemes and salts are."""
+    and width. If ``salts`` is not None, the result also says which salt hashes the visitors of that
+    minute. Two instances are equal if their schemes and salts are equal."""
 
     scheme: Scheme
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
@@ -101,7 +102,7 @@ class MinuteLabels:
 
     def _salt(self, minute: int) -> int:
         """Return the number of a minute's salt. If the minute has none, return the index of the
-        reason in :data:`_UNSALTED`; numbers of salts are greater.
+        reason in :data:`_UNSALTED`; numbers of salts are greater than these indexes.
         """
         salts = self.salts or ()
         for place, salt in enumerate(salts):
@@ -112,9 +113,9 @@ class MinuteLabels:
         return 1 if salts else 0
 
     def decode(self, number: int) -> tuple[int, Salt | None, str]:
-        """Take a number apart that a call has returned. Returns the label, the salt, and the reason
-        why there is no salt: '' if there is one. Without ``salts``, the salt is None and the reason
-        ''.
+        """Take apart a number that a call of this object has returned. Return the label, the salt
+        and a reason. If the minute has no salt, the salt is None, and the reason says why.
+        Otherwise the reason is ''. If ``salts`` is None, the salt is None and the reason is ''.
         """
         if self.salts is None:
             return number, None, ""
@@ -165,8 +166,8 @@ def read_chunk(
     scope: bytes,
     refused: Refused = NO_REFUSALS,
 ) -> ReadChunk | None:
-    """Read a chunk, and return what its lines gave; None if the source ends at the chunk's
-    beginning.
+    """Read a chunk, and return the results of its lines. Return None if the source ends at the
+    chunk's beginning.
 
     Args:
         pieces: pieces of the chunk, cut at the ends of lines.
@@ -176,7 +177,8 @@ def read_chunk(
             log, such as ``#Fields:``, that say how later lines are read.
         bucket: function from minutes to labels. It has salts if lines have visitors; a line whose
             minute has no salt is rejected.
-        scope: scope of the samples, from :func:`countersink.backfill.count.chunks.scope_of`.
+        scope: key for hashing lines to samples, from
+            :func:`countersink.backfill.count.chunks.scope_of`.
         refused: cells whose lines are rejected, each with the reason.
 
     Raises:
@@ -212,7 +214,7 @@ def read_chunk(
 
 
 class _LineCounter:
-    """Counts the lines of a chunk, or rejects them.
+    """Counts the lines of a chunk, or rejects them, piece by piece.
 
     Args:
         reader, bucket, refused: see :func:`read_chunk`.
@@ -233,8 +235,8 @@ class _LineCounter:
             self._count_each(block)
 
     def _count_all(self, block: RecordBlock) -> bool:
-        """Count all lines of a piece at once. Returns False, and counts nothing, if the visitor of
-        one of the lines has no salt, so that this line must be rejected.
+        """Count all lines of a piece together, and return True. If one of the lines must be
+        rejected, because its minute has no salt for its visitor, count nothing and return False.
         """
         if self._bucket.salts is None:
             self._reader.count(block, self.tally)
@@ -272,8 +274,8 @@ class _LineCounter:
 def _hash_members(
     amounts: Mapping[int, Counter[RowKey]], bucket: MinuteLabels
 ) -> tuple[Mapping[int, Counter[RowKey]], Members]:
-    """Take the visitors out of the amounts. Returns the amounts by label and key, and the hashes of
-    the visitors of each cell.
+    """Separate amounts and visitors, and hash the visitors. Return the amounts by label and key,
+    and the concatenated hashes of the visitors of each (label, key) pair.
     """
     if bucket.salts is None:
         return amounts, {}

@@ -106,8 +106,8 @@ def insert(session: Session, chunk: Chunk, counted: LineCounts) -> None:
 
 
 def delete(session: Session, source: int) -> None:
-    """Delete the chunks and samples of a source. The caller has checked that none of its lines was
-    counted: totals and journals do not change."""
+    """Delete the chunks and samples of a source. Totals and journals are not changed, so the caller
+    must have checked that no line of the source was counted."""
     for table in "backfill_chunk", "backfill_sample":
         session.execute(f"DELETE FROM {table} WHERE source = %s", (source,))
 
@@ -130,8 +130,7 @@ def insert_samples(
 def find_other_sources(
     session: Session, samples: Collection[bytes], source: int, *, lock: bool = False
 ) -> dict[bytes, set[int]]:
-    """Return those of ``samples`` that other sources have as well, each with the numbers of these
-    sources.
+    """Return the samples that other sources have as well, each with the numbers of these sources.
 
     Args:
         session: session, in or outside a transaction.
@@ -152,7 +151,7 @@ def find_other_sources(
 
 
 def _parts(samples: Collection[bytes]) -> Iterator[list[bytes]]:
-    """Iterate over parts of the samples, in the order of the index, for one statement each."""
+    """Split the samples into lists, in the order of the index: one list for each SQL statement."""
     ordered = sorted(samples)
     for start in range(0, len(ordered), _SAMPLES_PER_STATEMENT):
         yield ordered[start : start + _SAMPLES_PER_STATEMENT]
@@ -178,8 +177,9 @@ _CHOSEN: Final = bytes(byte % LINES_PER_SAMPLE == 0 for byte in range(256))
 
 
 def scope_of(counter: str, truth_of: int, name: str) -> bytes:
-    """Return the key with which the samples of a source are hashed. Sources have samples in common
-    only if counter, reconcile (``truth_of``, 0 for none) and name are the same.
+    """Return the key with which lines of a source are hashed to samples. Equal lines of two sources
+    give equal samples only if the sources have the same counter, name and ``truth_of`` (number of
+    the reconcile; 0 if the sources are not read for a reconcile).
     """
     text = json.dumps([counter, truth_of, name]).encode()
     return hashlib.sha256(text).digest()[:8]
@@ -211,7 +211,7 @@ class LineSamples:
     Args:
         scope: key of the hashes, from :func:`scope_of`.
         reader: reader of the source.
-        bucket: function from minutes to labels, the same that counts the chunk.
+        bucket: the function from minutes to labels with which the chunk is counted.
     """
 
     def __init__(self, scope: bytes, reader: LineReader, bucket: Callable[[int], int]) -> None:
@@ -239,12 +239,13 @@ class LineSamples:
                 self._first = None
 
     def finish(self) -> Samples:
-        """Return the samples of those added lines that the recipe counts."""
+        """Return the samples of the added lines. Lines that the recipe does not count have no
+        samples."""
         chosen = self._counted(self._candidates)
         return Samples(chosen, chosen if self._first is None else self._counted(self._first))
 
     def _counted(self, lines: list[NumberedLine]) -> dict[bytes, NumberedLine]:
-        """Return sample → line, for those of ``lines`` that the recipe counts."""
+        """Return a dict, sample → line, of the ``lines`` that the recipe counts."""
         if lines and tally_of(lines, self._reader, self._bucket).counted != len(lines):
             lines = [one for one in lines if tally_of([one], self._reader, self._bucket).counted]
         digest, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
@@ -257,7 +258,8 @@ class LineSamples:
 def tally_of(
     lines: Sequence[NumberedLine], reader: LineReader, bucket: Callable[[int], int]
 ) -> RecordTally:
-    """Read some lines of a source, and return the tally (sums) of their amounts and numbers."""
+    """Read some lines of a source, and return their tally: the sums of their amounts, and how many
+    lines were counted, left out and rejected."""
     tally = RecordTally(bucket)
     numbers, texts = [number for number, _ in lines], [text for _, text in lines]
     reader.count(RecordBlock(numbers, texts, []), tally)
@@ -271,13 +273,13 @@ def find_repeats(
 
     Args:
         samples: samples of the chunk.
-        others: sample → numbers of the other sources that have the line. Equal lines in one source
-            are different events, so they are no repeats.
+        others: sample → numbers of the other sources that have the line. (Equal lines within one
+            source are different events.)
 
     Returns:
-        The samples that other sources have, the number of compared samples, and the numbers of the
-            other sources, those with most of the samples first. If the chunk need not be refused:
-            ``([], 0, [])``.
+        ``([], 0, [])`` if the chunk need not be refused. Otherwise the samples that other sources
+            have, the number of compared samples, and the numbers of the other sources: the source
+            that has most of the samples comes first.
     """
     # Of a large source only the chosen samples are stored: these are compared by themselves, too.
     for some, least in (samples.every, MIN_REPEATS), (samples.chosen, MIN_CHOSEN_REPEATS):

@@ -1,8 +1,8 @@
-"""``ReadAhead`` reads the next chunks of a source while the caller commits the chunks before. A
-thread reads the first chunks (``THREAD_CHUNKS``), child processes read the others.
+"""``ReadAhead`` reads the next chunks of a source while the caller commits the previous ones. A
+thread reads the first chunks (``THREAD_CHUNKS``), and child processes read the others.
 
-This process finds the ends of the chunks for the children. A child opens a plain file by itself; of
-a compressed source, the child is sent the bytes. The child returns amounts, counts and samples.
+The parent process finds out where each chunk ends. A child opens a plain file itself. The bytes of
+a compressed source are sent to the child. The child returns amounts, counts and samples.
 """
 
 from collections import deque
@@ -65,8 +65,8 @@ class CutChunk:
 
 @dataclass(slots=True)
 class ReadAhead:
-    """Reader of the chunks of a source, in order. All chunks are read by one catalog and one set of
-    salts; after a change of these, a new instance must read the chunks again. A context manager.
+    """Reader of the chunks of a source, in order; a context manager. An instance reads all chunks
+    with one catalog and one set of salts. After these have changed, create a new instance.
 
     Args:
         work: what all chunks of the run share.
@@ -152,8 +152,8 @@ class ReadAhead:
             self._more_lines = min(MAX_LINES, max(LINES, lines * CHUNK_CELLS // max(1, held)))
 
     def read_again(self, refused: Refused) -> ReadChunk:
-        """Return the chunk that :meth:`next` returned last, read again: now the lines of the cells
-        in ``refused`` are rejected.
+        """Read the chunk that :meth:`next` returned last a second time, and return it. This time
+        the lines of the cells in ``refused`` are rejected.
         """
         assert self._last is not None
         start, span = self._last.start, self._last.span
@@ -162,7 +162,8 @@ class ReadAhead:
         return found
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
-        """Return what ``bucket`` returns for the minutes of some lines of the source."""
+        """Return the different numbers that ``bucket`` returns for the minutes of ``lines``, which
+        are lines of the source."""
         # One by one: the lines are not neighbours, and directives between them may set the day.
         reader, bucket = self.opened.reader, self.bucket
         each = self._pool.thread.map(lambda line: tally_of([line], reader, bucket), lines)
@@ -224,8 +225,8 @@ class ReadAhead:
         )
 
     def _cut_next(self) -> None:
-        """Find the end of the next chunk, and keep this chunk for a child process; unless one is
-        kept already.
+        """Find the end of the next chunk, and keep the chunk until a child process is free. Do
+        nothing if a chunk is kept already.
         """
         if self._cut is not None or self._ended:
             return
@@ -257,7 +258,7 @@ def _read_in_child(
     bucket: MinuteLabels,
     scope: bytes,
 ) -> ReadChunk | None:
-    """Read a chunk in a child process, and return what its lines gave."""
+    """Read a chunk in a child process, and return the results of its lines. See ``read_chunk``."""
     reader, start, end = _reader(recipe, counter, scheme, head), cut.start, cut.span.end
     reader.set_directives(start.line, cut.directives)
     if cut.file is None:

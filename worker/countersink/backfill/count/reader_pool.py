@@ -1,9 +1,9 @@
 """``ReaderPool``: the thread and the child processes (``--jobs``) that read the chunks of a run.
 
-A child is connected to this process by a pipe alone, and ends when this process ends, in any way.
-Tasks go to the children in turn, and each child returns its result before it gets its next task. So
-results are taken in the order of the tasks. The pools of the standard library would wait forever
-for a child that is killed while it writes its result.
+A child's only connection to its parent is a pipe. The child ends when its parent ends, even if the
+parent is killed. Tasks go to the children in turn, and each child returns its result before it gets
+its next task. So results are taken in the order of the tasks. The pools of the standard library
+would wait forever for a child that is killed while it writes its result.
 """
 
 import contextlib
@@ -87,8 +87,9 @@ class ReaderPool:
             self._children = [_start_child() for _ in range(self.jobs)]
 
     def submit(self, task: Callable[[], object]) -> ChildTask:
-        """Give a task to the next child, and return the task's handle. The task must be picklable.
-        The result of the child's last task must have been taken before.
+        """Give a task to the next child, and return a handle that gives its result. The task must
+        be picklable. Before this call, the result of this child's previous task must have been
+        taken.
         """
         self.start()
         pipe, _ = self._children[self._turn % self.jobs]

@@ -53,8 +53,8 @@ CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
 
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
-    """Count the lines of a source that are not counted yet, and return the outcome. Any
-    BackfillError but RunEnded is not raised: it makes the outcome ``failed``.
+    """Count the lines of a source that are not counted yet, and return the outcome. A BackfillError
+    is caught, and the outcome is ``failed``; only RunEnded is raised.
 
     Args:
         work: what all chunks of the run share.
@@ -131,7 +131,7 @@ class _SourceCount:
             raise BackfillError("the backfill was stopped")
 
     def _read_on(self) -> None:
-        """Count the lines after the chunks of the source that are counted already.
+        """Count the lines of the source that follow its counted chunks.
 
         Raises:
             SourceDiffers: the content may be another source.
@@ -149,8 +149,8 @@ class _SourceCount:
                 return
 
     def _count(self, ahead: ReadAhead, found: ReadChunk) -> bool:
-        """Count a chunk. Returns False if it was not counted: it must be read again, or the run
-        should stop.
+        """Count a chunk, and return True. Return False if it was not counted, because it must be
+        read again or the run should stop.
         """
         work = self._work
         work.pace.wait()
@@ -210,8 +210,8 @@ class _SourceCount:
 
     def _verify(self, source: Source) -> None:
         """Compare the content with the chunks that other processes have counted since the last
-        comparison. If the content is an older copy, which ends before them, there is nothing more
-        to count.
+        comparison. If the content is an older copy of the source, which ends before these chunks,
+        it has no more lines to count.
 
         Raises:
             SourceDiffers: the content differs from these chunks, or ends within one of them.

@@ -1,10 +1,10 @@
-"""``Sources.identify`` finds the row of ``backfill_source`` that a file belongs to: the file is a
-known source, unchanged or grown, or an older copy of one, or a new source. It refuses files that
-were counted with other options, or are shorter than their source.
+"""``Sources.identify`` finds the row of ``backfill_source`` that a file belongs to. The file is a
+known source (unchanged or grown), an older copy of a known source, or a new source. Files that were
+counted with other options, or are shorter than their source, are refused.
 
-The *head* of a source, its first bytes, finds the candidates. A content belongs to the source whose
-chunks it has, byte for byte. So a file is recognized after it was renamed, compressed, copied or
-appended to. A content that begins like a source and then differs is another source.
+Candidates are the sources whose *head* (first bytes) matches. A file belongs to the source whose
+chunks it contains, byte for byte. So a file is recognized after it was renamed, compressed, copied
+or appended to. A file that begins like a source and then differs is another source.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,8 +35,8 @@ class Source:
 
     Attributes:
         id: number of the source; 0 if it is not inserted yet.
-        counter: name of the counter that is counted with it.
-        truth_of: number of the run that reconciled with it; 0 if its lines were added.
+        counter: name of the counter to which its lines belong.
+        truth_of: number of the reconcile that read it; 0 if its lines are added to the totals.
         name: name that distinguishes sources with the same content.
         head: its first bytes, 4,096 at most; fewer if the file was shorter.
         recipe: the options by which its lines are read.
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def scope(self) -> bytes:
-        """Scope of its samples: see :func:`scope_of`."""
+        """The key with which its lines are hashed to samples: see :func:`scope_of`."""
         return scope_of(self.counter, self.truth_of, self.name)
 
     def after(self, chunk: Chunk, head: bytes) -> "Source":
@@ -85,12 +85,12 @@ class Comparison:
 
     Attributes:
         source: the source as it was read before the comparison.
-        held_to: end of the chunks that the content has. It is below ``source.read_to`` if chunks
-            are missing.
-        last_digest: digest of the last chunk that the content has; empty if it has none.
-        verdict: ``same`` if the content has all chunks; ``older`` if it is shorter and ends with a
-            chunk, or within the source's head; ``short`` if it ends within another chunk, so that
-            it may be an older copy or another source; ``other`` if it differs.
+        held_to: offset at which the last chunk ends that the content contains. It is less than
+            ``source.read_to`` if the content lacks chunks.
+        last_digest: digest of the last chunk that the content contains; empty if it contains none.
+        verdict: ``same`` if the content contains all chunks; ``older`` if it ends earlier, where a
+            chunk ends, or within the source's head; ``short`` if it ends within a chunk, so that it
+            may be an older copy or another source; ``other`` if it differs.
     """
 
     source: Source
@@ -101,13 +101,13 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedSource:
-    """The source that the content of a file belongs to, and the end of the chunks that the content
-    has.
+    """The source that the content of a file belongs to, and where the last chunk ends that the
+    content contains.
 
     Attributes:
         source: number of the source.
-        held_to: end of these chunks.
-        last_digest: digest of the last of them; empty if there is none.
+        held_to: offset at which this chunk ends; 0 if there is none.
+        last_digest: digest of this chunk; empty if there is none.
         ended: True if the content is an older copy: it ends at ``held_to``, and the source has more
             chunks.
     """
@@ -124,8 +124,8 @@ class Sources:
 
     def candidates(self, session: Session, wanted: Source) -> list[Source]:
         """Return the sources that may be the same as ``wanted``, those with the most bytes read
-        first. They have the counter, ``truth_of`` and name of ``wanted``, and one of the two heads
-        begins with the other head."""
+        first. They have the same counter, ``truth_of`` and name, and their head matches: see
+        :func:`heads_match`."""
         head = wanted.head
         begins = head[:_INDEXED]
         shorter = [begins[:size] for size in range(len(begins))]
@@ -156,12 +156,12 @@ class Sources:
         return read(session, source, lock=lock)
 
     def lock_counter(self, session: Session, counter: str) -> None:
-        """Keep others from inserting sources of a counter: see :func:`lock_counter`."""
+        """Keep other processes from inserting sources of a counter: see :func:`lock_counter`."""
         lock_counter(session, counter)
 
     def insert(self, session: Session, wanted: Source) -> int:
-        """Insert a source without chunks, and return its number. The caller has locked the counter,
-        unless the source is of a reconcile."""
+        """Insert a source without chunks, and return its number. The caller must have locked the
+        counter; only for a source of a reconcile no lock is needed."""
         session.execute(
             "INSERT INTO backfill_source"
             " (counter, truth_of, name, head, options, path, count_repeats)"
@@ -179,8 +179,8 @@ class Sources:
         save(session, source)
 
     def delete_chunks(self, session: Session, source: int) -> None:
-        """Delete the chunks and samples of a source. The caller has checked that none of its lines
-        was counted: totals do not change."""
+        """Delete the chunks and samples of a source, of which no line was counted. Totals are not
+        changed."""
         chunks.delete(session, source)
 
     def is_counted(self, session: Session, source: int) -> bool:
@@ -195,7 +195,7 @@ class Sources:
         wanted: Source,
         before_chunk: Callable[[], object],
     ) -> IdentifiedSource:
-        """Find the source in the tables to which a file's content belongs, or insert a new source;
+        """Find the known source to which a file's content belongs, or insert a new source;
         committed on return. May be called again.
 
         Args:
@@ -255,8 +255,9 @@ class Sources:
             return IdentifiedSource(source.id, held.held_to, held.last_digest, ended)
 
     def _restarts(self, session: Session, source: Source, recipe: Recipe) -> bool:
-        """Return whether a source must be read from its beginning, because it has another recipe
-        and none of its lines was counted. A recipe that only begins at a later day may read on.
+        """Return True if a source has another recipe and none of its lines was counted: then it
+        must be read from its beginning. Return False if ``recipe`` is the same, or only begins at a
+        later day: then reading may continue after the counted chunks.
 
         Raises:
             BackfillError: the source has another recipe, and lines of it were counted.
@@ -294,7 +295,7 @@ class Sources:
             source: the source.
             head: head of the content.
             held: end and digest of the last chunk that is known to be the same in the content. The
-                comparison begins there; (0, b'') for the beginning.
+                comparison begins after it. (0, b'') to compare all chunks.
             before_chunk: called before each chunk.
 
         Raises:
@@ -318,8 +319,8 @@ class Sources:
 
 
 def _rank(one: Comparison) -> int:
-    """Return the rank of a candidate; the candidate with the lowest rank is the content's source.
-    At most one candidate that has chunks can be the source."""
+    """Return the rank of a candidate. The content belongs to the candidate with the lowest rank.
+    Candidates without chunks rank last."""
     return 3 if not one.source.read_to else ("same", "older", "short").index(one.verdict)
 
 
@@ -332,7 +333,7 @@ def _too_short(path: str) -> str:
 
 
 def heads_match(one: bytes, other: bytes) -> bool:
-    """Return whether two heads may be of one source: one of them begins with the other."""
+    """Return whether two heads match and may be of one source: one begins with the other."""
     return one.startswith(other) or other.startswith(one)
 
 
@@ -351,8 +352,8 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
 
 def lock_counter(session: Session, counter: str) -> None:
     """Lock the control row, shared, and then the row of a counter, exclusively, until the
-    transaction ends. The counter's row is inserted if there is none. (In the opposite order, a
-    process that has locked the control row exclusively could wait for us, and we for it.)"""
+    transaction ends. The counter's row is inserted if there is none. The opposite order could
+    deadlock with a process that holds the control row's exclusive lock."""
     insert_rows(session, [counter], read_control(session).defaults)
 
 

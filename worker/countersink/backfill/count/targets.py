@@ -1,6 +1,6 @@
 """Targets to which a chunk's amounts are added: the counter, with a journal for undo, or, for a
-reconcile, ``backfill_correction``. Also checks that refuse days set by a reconcile, tracked tables
-and breakdowns.
+reconcile, ``backfill_correction``. Further functions refuse days that a reconcile has set, and
+counters with breakdowns.
 
 The journal (``backfill_journal``) has the cells that each chunk added, so that an undo can subtract
 them. Before anything is corrected, ``backfill_correction`` has the *truth* of a reconcile: the sums
@@ -252,7 +252,8 @@ def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> Non
 def later_set_notices(
     session: Session, counter: str, days: Iterable[date], run: int
 ) -> tuple[str, ...]:
-    """Return the notices of an undo about days that reconciles have set since.
+    """Return notices for users about days that an undo has changed, although a reconcile had set
+    them after the undone run.
 
     Args:
         session: session outside a transaction.
@@ -274,8 +275,8 @@ def _days_set_by(found: Mapping[date, int], run: int) -> str:
 
 
 def days_text(some: Iterable[date]) -> str:
-    """Return days as text with ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``. After ten ranges,
-    the text ends with the number of the others."""
+    """Return days as text with ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``. Only ten ranges
+    are named; then the text ends with the number of further ranges."""
     ranges: list[list[date]] = []
     for day in sorted(some):
         if ranges and day - ONE_DAY == ranges[-1][1]:

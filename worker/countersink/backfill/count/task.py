@@ -1,5 +1,5 @@
-"""``Work``: what all chunks of a running backfill share. Also pauses for ``--rate``, progress,
-opening of sources, and checks of the counter."""
+"""``Work``, the state that all chunks of a running backfill share. Further parts of this module
+make the pauses for ``--rate``, report progress, open sources, and check the counter."""
 
 import math
 import shlex
@@ -72,9 +72,9 @@ def require_unique(catalog: Catalog, counter: str) -> None:
 
 
 def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...] | None:
-    """Return the salts for hashes of the counter's visitors, or None if the recipe has no visitors;
-    empty if the counter has no salts. Read the salts after the catalog, because the times in which
-    a salt is used change with the catalog.
+    """Return the salts for hashes of the counter's visitors; empty if the counter has no salts.
+    Return None if the recipe has no visitors. Call this after the catalog was read: a change of the
+    catalog can also change the period in which a salt is used.
     """
     return tuple(kept(session).get(counter, ())) if recipe.visitor else None
 
@@ -246,7 +246,7 @@ def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
     """Open a source. A context manager; it gives None if the source is empty.
 
     Raises:
-        BackfillError: the source cannot be read, or not by the options of the run.
+        BackfillError: the source cannot be read, or the options of the run do not fit it.
     """
     options = work.options
     with open_content(source, work.stop) as content:

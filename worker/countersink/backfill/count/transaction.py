@@ -115,9 +115,9 @@ def _count(
 
 
 def _refuse_undoing(session: Session, run: int) -> None:
-    """Check that the run of the chunk before is not being undone, and keep an undo from beginning
-    until the transaction ends. An undo can remove only the last chunk of a source, so the chunk
-    before could not be undone afterwards.
+    """Check that ``run``, which has counted the previous chunk of the source, is not being undone.
+    Lock its row, so that no undo of it begins before the transaction ends. An undo can remove only
+    the last chunk of a source, so it could not remove the previous chunk after this transaction.
 
     Raises:
         BackfillError: the run is being undone.
@@ -228,8 +228,8 @@ def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -
 def _lines_of_cells(
     amounts: BucketAmounts, found: ReadChunk, capped: Capped
 ) -> Mapping[CellPlace, Sequence[LabelKey]]:
-    """Return each cell in which visitors of a chunk are counted, with the (label, key) pairs of the
-    lines that have these visitors.
+    """Return a map from each cell to the (label, key) pairs of the lines whose visitors are counted
+    in this cell. Cells of breakdowns and of the overflow key are included.
     """
     lines: dict[CellPlace, list[LabelKey]] = {}
     for label, key in found.members:

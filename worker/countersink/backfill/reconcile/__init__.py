@@ -4,7 +4,8 @@ A reconcile has three steps. :func:`begin` reads Redis's clock, and waits until 
 were in the streams at that time are counted. Then the sources are read into
 ``backfill_correction``, by a :class:`TruthTarget`, which changes no total. :func:`correct` marks
 the days, and adds to each cell the difference between the sources and the total. Because of the
-marks, entries that were accepted before that time and are delivered later become dead letters.
+marks, entries that were accepted before the time read by :func:`begin`, but are delivered later,
+become dead letters.
 
 The process can be killed at any time. The next run reads the sources and corrects again; cells that
 are right already do not change.
@@ -122,9 +123,9 @@ def _unfinished(client: redis.Redis, upto: Ends) -> Ends:
 
 
 def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str:
-    """Return the error if totals should not be set; '' if they may be set. They should not if all
-    lines of a source were rejected. With ``delete_missing`` (and no ``max_rejects``), no line may
-    be rejected; and with ``delete_missing``, some line must count.
+    """Return an error text if totals must not be set, or '' if they may be set. They must not be
+    set if all lines of a source were rejected. With ``delete_missing``, they also must not be set
+    if no line was counted, or if a line was rejected and ``max_rejects`` is None.
     """
     rejected = sum(one.rejected for one in reports)
     for one in reports:
@@ -173,8 +174,8 @@ def correct(
 
     Raises:
         TrackedCounter: the counter is the row count of a tracked table.
-        BackfillError: it has breakdowns, the run has ended, or some days have counts in the
-            overflow key (see ``choose`` in ``scope.py``).
+        BackfillError: the counter has breakdowns, the run has ended, or some days have counts in
+            the overflow key (see ``choose`` in ``scope.py``).
         Conflict: another transaction holds rows; corrections made so far stay.
         StoreError: MySQL failed; corrections made so far stay.
     """
@@ -222,8 +223,8 @@ def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date
 
 
 def _corrected(session: Session, run: int) -> tuple[int, int, int]:
-    """Return the number of a run's committed corrections, the sum of these, and the number of
-    rejected lines.
+    """Return the number of a run's committed corrections, the sum of their amounts, and the number
+    of the run's rejected lines.
     """
     ((corrections, amount, rejected),) = session.query(
         "SELECT corrections, amount, rejected FROM backfill_run WHERE id = %s", (run,)

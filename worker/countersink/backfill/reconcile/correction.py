@@ -1,14 +1,14 @@
 """Corrections of a reconcile: ``correct_day`` sets the totals of a day's keys to the sums of the
 sources, and writes the differences to ``backfill_correction``; ``compare`` only finds them.
 
-The total of a key and day is set in one transaction. The buckets in the run's resolution get the
-sums of the sources (the *truth*). The day's other buckets get 0: old counts may be rolled up there.
+All buckets of a key on a day are set in one transaction. Buckets in the run's resolution get the
+sums of the sources (the *truth*). The day's other buckets get 0: they may have rolled-up counts.
 
 At REPEATABLE READ, SELECT … FOR UPDATE locks the rows of a range of keys, in all slots, and the
 gaps between them. Until COMMIT nothing is counted, compacted or deleted there: the difference is
-exact. These locks do not hold on other nodes of Galera: earlier commits there are waited for
-(``wsrep_sync_wait``) and summed. Later increments come on top. Two reconciles of a counter lock its
-row in turn: the second sums up the corrections of the first.
+exact. Other nodes of a Galera cluster do not see these locks. Their earlier commits are waited for
+(``wsrep_sync_wait``) and summed; their later increments are added on top. Two reconciles of a
+counter lock its row in turn: the second one's totals include the first one's corrections.
 
 A range waits a second for locks, then is split, so that other transactions do not wait behind it.
 """
@@ -100,7 +100,7 @@ class Correction:
         run: number of the run.
         counter: name of the counter.
         resolution: width of the buckets of the truth (the sums of the sources).
-        delete_missing: True to set keys that no source has to 0.
+        delete_missing: True to set a key to 0 if no source has it.
     """
 
     run: int
@@ -114,7 +114,7 @@ class Correction:
 
     def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:
         """Split a range into ranges of about ``rows`` rows, counting rows of the truth and the
-        counter. Without ``delete_missing``, only keys that a source has matter. Locks nothing."""
+        counter. Without ``delete_missing``, keys that no source has are ignored. Locks nothing."""
         labels, values = labels_where(self.buckets(session).labels(keys.day))
         among, ends = keys.where()
         where, args = f"{labels} AND {among}", [*values, *ends]
@@ -245,7 +245,7 @@ def connect_for(mysql_url: str) -> Connect:
 def correct_day(
     keeper: KeptSession, correcting: Correction, day: date, *, stop: Callable[[], bool]
 ) -> bool:
-    """Set the totals of all keys of a day. Returns False if ``stop`` returned true before the end.
+    """Set the totals of all keys of a day; return True. Return False if ``stop`` ended this early.
 
     Raises:
         RolledUpMeanwhile: the rest of the day can no longer be set.
@@ -310,14 +310,15 @@ def compare(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """Return the corrections that a real run would make, read in one snapshot.
+    """Return the corrections that a real run would make, computed in one snapshot. For arguments
+    not listed here see :func:`countersink.backfill.reconcile.correct`.
 
     Args:
         truth: the sums of the sources.
         resolution: width of the buckets in ``truth``.
 
     Raises:
-        BackfillError, StoreError: as :func:`countersink.backfill.reconcile.correct`.
+        BackfillError, StoreError: as raised by that function.
     """
     corrections = amount = 0
     drift: list[Drift] = []

@@ -1,5 +1,5 @@
-"""Days of a reconcile: ``choose`` selects those days of ``--from`` and ``--to`` that can be set,
-with notices about the others; ``DayBuckets`` finds the buckets of a day, of all widths."""
+"""Days of a reconcile: ``choose`` selects the days from ``--from`` to ``--to`` that can be set, and
+makes notices about the others. ``DayBuckets`` finds the buckets, of all widths, of a day."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,8 +82,8 @@ class DayBuckets:
 
     def intervals(self, day: date) -> Sequence[tuple[int | None, int | None]]:
         """Return a day as intervals (begin, end) in Unix seconds, where None means that the day is
-        open on that side. One interval; none if the counter's time zone skipped the date; two if
-        the zone repeated it.
+        open on that side. This is one interval; but none if the counter's time zone skipped the
+        date, and two if the zone repeated it.
         """
         return intervals(self.scheme.known_zone(), day, day)
 
