@@ -8,7 +8,7 @@ import pytest
 
 from countersink.producers import Producer
 from countersink.stream.entry import id_for
-from tests.producers.helpers import STREAM, Queue, entries, play, total, totals
+from tests.producers.helpers import STREAM, Queue, distinct, entries, play, total, totals
 from tests.support.entries import together
 from tests.support.examples import MANY
 from tests.support.waiting import eventually
@@ -29,7 +29,7 @@ def test_increments_of_one_key_become_one_row(queue: Queue) -> None:
             producer.increment("hits", "/home", at=AT)
         producer.increment("hits", "/home", 5, at=AT)
         producer.increment("hits", "/home", -2, at=AT)
-    _, entry = entries(queue.client)
+    _, entry = distinct(entries(queue.client))
     assert entry.rows == [("hits", "/home", int(AT.timestamp()) // 60, 10_003)]
 
 
@@ -38,7 +38,7 @@ def test_entries_hold_at_most_1000_rows(queue: Queue) -> None:
         send_first(producer)
         for number in range(2_500):
             producer.increment("hits", str(number), at=AT)
-    _, *found = entries(queue.client)
+    _, *found = distinct(entries(queue.client))
     assert sorted(len(entry.rows) for entry in found) == [500, 1000, 1000]
     assert len({entry["id"] for entry in found}) == 3
     assert all(entry["v"] == "1" and len(entry["id"]) == 32 for entry in found)
@@ -52,7 +52,7 @@ def test_the_first_increment_of_an_idle_producer_goes_out_at_once(queue: Queue) 
         eventually(lambda: producer.stats().stored == 1)
         producer.increment("hits", "second")
         assert producer.stats().pending_rows == 1
-    assert len(entries(queue.client)) == 2
+    assert len(distinct(entries(queue.client))) == 2
 
 
 def test_many_rows_are_flushed_before_the_interval_ends(queue: Queue) -> None:

@@ -210,7 +210,7 @@ class Content:
         return self._offset if self._unpacker is None else self._unpacker.position
 
     def read(self, size: int) -> bytes:
-        """Return the next ``size`` bytes; fewer just before the end or before unreadable bytes.
+        """Return the next ``size`` bytes; fewer only at the end or before an unreadable byte.
 
         Raises:
             Unreadable: not even the next byte can be read: compressed data is cut off or corrupt,

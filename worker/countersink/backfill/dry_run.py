@@ -58,7 +58,7 @@ class FirstSources:
 
 class Trial(Sources):
     """The sources and chunks of a dry run: those in the tables, and those that the dry run itself
-    has read, which are kept in memory. Sources that only the dry run has have negative numbers.
+    has read, which are kept in memory. A source that is not in the tables has a negative number.
 
     Attributes:
         days: for each day, the amount that would be added to it; empty for a reconcile.

@@ -49,7 +49,7 @@ class TooManyRejects(BackfillError):
     counted.
 
     Attributes:
-        rejects: rejected lines of that chunk.
+        rejects: list of the rejected lines of that chunk.
     """
 
     def __init__(self, message: str, rejects: "list[Rejected]") -> None:

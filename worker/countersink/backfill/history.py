@@ -1,6 +1,6 @@
-"""The history of backfills: writes a running backfill's row of ``backfill_run``, and reads past
-runs with their sources, first rejected lines and corrections. See ``cli/commands/backfills.py`` for
-the output.
+"""The history of backfills. This module writes a running backfill's row of ``backfill_run``, and
+reads past runs with their sources, first rejected lines and corrections. See
+``cli/commands/backfills.py`` for the output.
 
 A run may have millions of corrections, so they are read in pages: each page in its own transaction,
 in the order of the primary key.
@@ -273,8 +273,8 @@ def runs(session: Session, counter: str | None = None) -> list[Run]:
 
 
 def run(session: Session, number: int, *, lock: bool = False) -> Run:
-    """Return the run with a number. With ``lock``, its row is locked exclusively until the
-    transaction ends.
+    """Return the run whose number is ``number``. With ``lock``, its row is locked exclusively until
+    the transaction ends.
 
     Raises:
         BackfillError: there is no such run.
@@ -318,7 +318,7 @@ def drift(session: Session, number: int) -> Iterator[Drift]:
     Corrections that an undo has taken back are left out. A run that was no reconcile has none.
 
     Raises:
-        BackfillError: there is no such run; raised for the first item.
+        BackfillError: there is no such run; raised when the first item is read.
     """
     scheme = load_scheme(session, run(session, number).counter)
     place: tuple[object, ...] | None = None
@@ -340,8 +340,8 @@ def drift(session: Session, number: int) -> Iterator[Drift]:
 
 def after_correction(place: tuple[object, ...] | None) -> tuple[str, tuple[object, ...]]:
     """Return an SQL condition, and its values, for the rows of ``backfill_correction`` that come
-    after ``place`` in the order of the primary key. It does not select the run: the query needs
-    another condition for that.
+    after ``place`` in the order of the primary key. The condition does not select the run: the
+    query needs another condition for that.
 
     Args:
         place: (bucket, width, key) of the row before; None to select all rows of the run.

@@ -163,8 +163,8 @@ class BackfillOptions:
         counter: name of the counter.
         sources: files, directories, shell patterns; ``-`` is standard input.
         recipe: options for reading the lines of the sources.
-        days: first and last day, if one of them is a name such as ``yesterday``; otherwise None.
-            When the run begins, it puts the dates of that time into its recipe.
+        days: first and last day, if one of them is a name such as ``yesterday``; otherwise None. At
+            its beginning the run replaces these names by dates, in ``recipe``.
         mode: ``add`` if the sources have events that were never counted; ``reconcile`` if they have
             all events of their days.
         name: text that distinguishes sources with the same content.

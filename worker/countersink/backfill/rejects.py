@@ -1,6 +1,6 @@
-"""Rejected lines of a backfill: writes the file of ``--rejects``, stores the first ``KEPT`` lines
-with the run, and makes the notice of their reasons. See ``options.py`` and ``count/transaction.py``
-for the maximum of rejected lines.
+"""Rejected lines of a backfill. This module writes them to the file of ``--rejects``, stores the
+first ``KEPT`` of them with the run, and makes the notice of their reasons. See ``options.py`` and
+``count/transaction.py`` for the maximum of rejected lines.
 
 The file has one JSON object per line. The rejected lines of a chunk are appended once the chunk is
 committed. A later run does not read a rejected line of its source again, so the file must keep the
@@ -71,7 +71,8 @@ class RejectsFile:
         notice: text for users with the path of the file; '' if nothing was written.
 
     Raises:
-        WrongOption: the file cannot be written, is one of the sources, or has other contents.
+        WrongOption: the file cannot be written, is one of the sources, or exists and does not begin
+            with a rejected line.
     """
 
     def __init__(self, path: Path | None, sources: Sequence[Input]) -> None:

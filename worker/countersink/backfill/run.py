@@ -314,9 +314,9 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
 
 
 def clear_reconciles(session: Session, counter: str) -> None:
-    """Set reconciles of a counter to ``failed`` if they have committed nothing for an hour: their
-    process has died. Then delete the truth (the sums of the sources) of all ended reconciles of the
-    counter. May be called again, and by several processes at once.
+    """Set running reconciles of a counter to ``failed`` if they have committed nothing for an hour:
+    their process has died. Then delete the truth (the sums of the sources) of all ended reconciles
+    of the counter. May be called again, and by several processes at once.
 
     Raises:
         StoreError: MySQL failed.

@@ -96,9 +96,11 @@ class Quoting:
     """Regular expressions that find the ends of CSV records: newlines outside quoted fields. Match
     them at the beginning of a record.
 
-    A field that begins with ``"`` is quoted. It ends at the next ``"`` that is neither doubled nor
-    after a backslash, if a delimiter or the end of the line follows; otherwise at the next ``"``
-    that is not doubled. Any other ``"`` (``5" disk``) is an ordinary character, also in comments.
+    A field that begins with ``"`` is quoted. First a backslash is taken for an escape: the field
+    ends at the next ``"`` that is neither doubled nor after a backslash. If neither a delimiter nor
+    the end of the line follows there, backslashes are ordinary characters: the field ends at the
+    next ``"`` that is not doubled. Any other ``"`` (``5" disk``) is an ordinary character, also in
+    comments.
 
     Args:
         delimiter: the character between fields.
@@ -106,7 +108,7 @@ class Quoting:
 
     Attributes:
         record: matches one record with its newline.
-        records: matches all whole records; the bytes must end with a record or with the source.
+        records: matches all whole records, if the bytes end with one or at the end of the source.
         certain: matches all whole records whose ends do not depend on the bytes that follow.
     """
 
@@ -147,7 +149,8 @@ class SpanReader:
         first_line: number of the line that begins there.
         quoted: finds the ends of records that may contain newlines; None if each record is a line.
         end: known offset of the span's end; None to end it by the limits, or with the source.
-        leave_open: True to leave out a last record that has no newline; ignored with ``end``.
+        leave_open: True to leave out a last record that has no newline; ignored if ``end`` is
+            given.
         digested: True to compute the digest of the span; otherwise its digest is empty.
         max_lines, max_bytes: limits of the span: see :data:`LINES` and :data:`BYTES`.
 
@@ -156,7 +159,7 @@ class SpanReader:
 
     Raises:
         Unreadable: bytes cannot be read; raised while iterating. If ``end`` is None and there are
-            lines before the damage, the span ends before the damage instead, and reading the next
+            lines before the damage, the span ends there without an error, and only reading the next
             span raises.
     """
 
@@ -213,8 +216,8 @@ class SpanReader:
         return not full or self._offset < self._overlong_to
 
     def _next(self) -> SpanPiece | None:
-        """Return the next piece; None if the source ends, is damaged, or has only an open last
-        record to leave out."""
+        """Return the next piece; None if the source ends or is damaged, or if only a last record
+        without a newline is left, which is to be left out."""
         before = self._offset, self._line, self._lines, self._overlong_to, self._digest.copy()
         try:
             self.content.seek(self._offset)

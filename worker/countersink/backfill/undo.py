@@ -164,7 +164,7 @@ def take_corrections_back(
 
     Raises:
         TrackedCounter: the counter is the row count of a tracked table now.
-        StoreError: MySQL failed; corrections taken back so far stay so.
+        StoreError: MySQL failed; corrections taken back so far stay taken back.
     """
     ranges = cells = amount = 0
     with KeptSession(connect, stop, attempts=1) as keeper:
@@ -283,7 +283,7 @@ def undo(
         BackfillError: a run does not exist, is undone already, or has a deleted counter or a
             damaged journal; or other runs, named in the message, must be undone with it.
         TrackedCounter: the counter of a reconcile is the row count of a tracked table now.
-        StoreError: MySQL failed; chunks taken back so far stay so, and another call continues.
+        StoreError: MySQL failed; chunks taken back so far stay taken back; another call continues.
     """
     with KeptSession(partial(open_tables, mysql_url), stop).open() as link:
         begun, *_ = found = link.run(_begin, sorted({*runs}))

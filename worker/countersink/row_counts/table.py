@@ -66,8 +66,8 @@ class Column:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether a table can be read range by range of this column: a value that was read and is
-        sent back as a bound argument equals the value in the index.
+        """Whether ranges of this column can be read one after another: a value that was read from
+        it, and is sent back as a bound argument, is equal to the value in the index.
         """
         if self.type in TEXT_TYPES:
             return self.type in ("char", "varchar") and self.charset in _ORDERED_CHARSETS
@@ -86,7 +86,7 @@ class AppTable:
         primary_key: the columns of the primary key; empty if there is no primary key.
         updates_ignored: True if the server runs AFTER UPDATE triggers also for rows that an UPDATE
             IGNORE leaves unchanged, as MariaDB does.
-        snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``.
+        snapshot_isolation: True if the server has the variable ``innodb_snapshot_isolation``.
         untriggered: sentences, each on a way to change rows that fires no trigger.
     """
 

@@ -84,8 +84,8 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
 def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
-    """Replace an error about a missing right in the block by Refused, with the GRANT in its
-    message.
+    """If the block fails because of a missing right, raise Refused with the GRANT statement in its
+    message. A context manager.
     """
     try:
         yield
@@ -320,7 +320,7 @@ def ignore(*_: object) -> None:
 
 @contextmanager
 def changing(connect: Connect) -> Iterator[Session]:
-    """Open a session for creating and dropping triggers."""
+    """Open a session for creating and dropping triggers; a context manager."""
     with connect() as session:
         session.execute(
             "SET SESSION lock_wait_timeout = %s, SESSION sql_mode = %s", (LOCK_WAIT, SQL_MODE)
@@ -361,7 +361,7 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
 
 
 def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
-    """Return SQL that selects the updated row if it still has its old key and day."""
+    """Return SQL that selects the row of an UPDATE if the row still has its old key and day."""
     by, day = table.counted_by(tracked.by, tracked.day)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key

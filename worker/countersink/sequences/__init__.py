@@ -155,8 +155,8 @@ class Sequences:
     :mod:`countersink.database.errors`.
 
     Args:
-        connect: opens a session at READ COMMITTED for handing out values. The server may keep it
-            idle for long.
+        connect: opens a session at READ COMMITTED for handing out values. The session may be idle
+            for a long time.
         connect_to_change: opens a session at READ COMMITTED for changes, with a short lock wait.
         pool: sessions for reading.
         database: name of countersink's database, for statements on the application's connections.

@@ -205,7 +205,7 @@ def read_all(session: Session, prefix: bytes) -> list[Sequence]:
     """Return the sequences whose names begin with ``prefix``, sorted by name, byte by byte.
 
     Raises:
-        UnknownZone: this machine does not know the time zone of one of them.
+        UnknownZone: this machine does not know the time zone of one of these sequences.
     """
     return _read(session, prefix, prefix + b"\xff" * MAX_NAME_BYTES)
 
@@ -357,9 +357,7 @@ def _lock_or_create(session: Session, name: bytes) -> _Base:
 
 
 def _upsert_base(table: str, name: bytes) -> str:
-    """Return ``INSERT … ON DUPLICATE KEY UPDATE`` of a base row, for the caller to append
-    assignments.
-    """
+    """Return ``INSERT … ON DUPLICATE KEY UPDATE`` for a base row, without the assignments."""
     return (
         f"INSERT INTO {table} (name, period) VALUES ({literal(name)}, {_midnight(ALL_TIME)})"
         " ON DUPLICATE KEY UPDATE"

@@ -1,2 +1,2 @@
-"""Counting of a backfill's sources: finds out which known source a file is, reads chunks, detects
-lines that another source has, and counts each chunk in one transaction."""
+"""This package counts a backfill's sources. It finds out which known source a file is, reads
+chunks, detects lines that another source has as well, and counts each chunk in one transaction."""

@@ -273,8 +273,8 @@ def find_repeats(
 
     Args:
         samples: samples of the chunk.
-        others: sample → numbers of the other sources that have the line. (Equal lines within one
-            source are different events.)
+        others: sample → numbers of the other sources that have the line. Equal lines within one
+            source are different events, and no repeats.
 
     Returns:
         ``([], 0, [])`` if the chunk need not be refused. Otherwise the samples that other sources

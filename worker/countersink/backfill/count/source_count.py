@@ -53,8 +53,8 @@ CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
 
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
-    """Count the lines of a source that are not counted yet, and return the outcome. A BackfillError
-    is caught, and the outcome is ``failed``; only RunEnded is raised.
+    """Count the lines of a source that are not counted yet, and return the outcome. Every
+    BackfillError except RunEnded is caught: the outcome is then ``failed``.
 
     Args:
         work: what all chunks of the run share.

@@ -101,7 +101,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedSource:
-    """The source that the content of a file belongs to, and where the last chunk ends that the
+    """The source that the content of a file belongs to, and the end of the last chunk that the
     content contains.
 
     Attributes:
@@ -152,7 +152,7 @@ class Sources:
         return chunks.read_last(session, source)
 
     def read(self, session: Session, source: int, *, lock: bool = False) -> Source | None:
-        """Return a source by its number: see :func:`read`."""
+        """Return the source with a number: see :func:`read`."""
         return read(session, source, lock=lock)
 
     def lock_counter(self, session: Session, counter: str) -> None:
@@ -333,7 +333,8 @@ def _too_short(path: str) -> str:
 
 
 def heads_match(one: bytes, other: bytes) -> bool:
-    """Return whether two heads match and may be of one source: one begins with the other."""
+    """Return whether two heads match (one begins with the other), so that they may be of one
+    source."""
     return one.startswith(other) or other.startswith(one)
 
 
@@ -344,8 +345,8 @@ _SELECT: Final = (
 
 
 def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
-    """Return the source with a number, or None if there is none. With ``lock``, its row is locked
-    exclusively until the transaction ends."""
+    """Return the source whose number is ``source``, or None if there is none. With ``lock``, its
+    row is locked exclusively until the transaction ends."""
     found = session.query(f"{_SELECT} WHERE id = %s{' FOR UPDATE' if lock else ''}", (source,))
     return _source(found[0]) if found else None
 

@@ -63,8 +63,8 @@ class CounterTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Add the amounts and visitors of a chunk to the counter. The transaction also inserts the
-        chunk's row, and holds the share lock of the control row.
+        """Add the amounts and visitors of a chunk to the counter, in the caller's transaction. This
+        must also insert the chunk's row, and hold the share lock of the control row.
 
         Args:
             session: session in the transaction.
@@ -259,7 +259,7 @@ def later_set_notices(
         session: session outside a transaction.
         counter: name of the counter.
         days: days whose totals the undo has changed.
-        run: number of the run after which reconciles are reported; 0 to report all.
+        run: number of a run; only reconciles that came later are reported. 0 to report all.
     """
     found = last_reconciles(session, counter, days, later_than=run)
     return tuple(

@@ -250,7 +250,7 @@ def correct_day(
     Raises:
         RolledUpMeanwhile: the rest of the day can no longer be set.
         BackfillError, TrackedCounter: see :meth:`Correction.correct`.
-        Conflict: others hold a row for too long; corrections made so far stay.
+        Conflict: other transactions lock a row for too long; corrections made so far stay.
         StoreError: MySQL failed.
     """
     rows = ROWS

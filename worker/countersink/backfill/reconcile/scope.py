@@ -1,5 +1,5 @@
 """Days of a reconcile: ``choose`` selects the days from ``--from`` to ``--to`` that can be set, and
-makes notices about the others. ``DayBuckets`` finds the buckets, of all widths, of a day."""
+makes notices about the others. ``DayBuckets`` finds all buckets of a day, whatever their widths."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class DayBuckets:
         """Return the reason, for users, why a past day cannot be set, or '' if it can be set.
 
         Args:
-            session: reads the rows of buckets that lie across an end of the day.
+            session: session for reading the rows of buckets that lie partly in the day.
             day: the day.
         """
         rolled_to = self.scheme.rolled_to("month")
