@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import PROJECT, child_environment
 
-SECONDS = 100
+SECONDS = 300
 
 
 def program(name: str) -> str:

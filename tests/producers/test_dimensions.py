@@ -17,6 +17,7 @@ from countersink.runtime.dimensions import KnownDimensions, RowKey, check_dimens
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import MAX_ROWS_BYTES
 from tests.producers.helpers import Queue, distinct, entries
+from tests.producers.test_increment import send_first
 from tests.support.examples import MANY
 from tests.support.producing import recorder
 from tests.support.waiting import eventually
@@ -42,8 +43,7 @@ def counted(client: redis.Redis) -> dict[tuple[str, RowKey], int]:
 
 def test_increments_with_the_same_values_become_one_row(queue: Queue) -> None:
     with Producer(queue.url, flush_interval=60) as producer:
-        producer.increment("first")
-        assert producer.flush(20)
+        send_first(producer)
         for _ in range(500):
             producer.increment("hits", {"page": "/home", "country": "DE"}, at=AT)
             producer.increment("hits", {"country": "DE", "page": "/home"}, at=AT)
