@@ -168,6 +168,21 @@ def test_workers_come_and_a_backlog_goes(browser: Browser, web: Web) -> None:
         children.worker(web.options.redis_url, web.options.mysql_url)
         expect(page.locator("#headline")).to_have_text("Everything is counted; nothing waits.")
         expect(page.get_by_role("region", name="Workers").locator("tbody tr")).to_have_count(1)
+        with connect(web.options.mysql_url) as session:
+            session.execute(
+                "INSERT INTO job (name, cron, time_zone) VALUES ('verify', '0 3 * * *', 'UTC')"
+            )
+            session.execute(
+                "INSERT INTO job_run (job, planned_at, state, due_at, ended_at, detail) VALUES"
+                " ('verify', '2026-11-21', 'failed', '2026-11-21', '2026-11-21', 'orders: 7')"
+            )
+        expect(page.locator("#headline")).to_contain_text("The last verification failed")
+        with connect_redis(web.options.redis_url) as client:
+            client.config_set("maxmemory", 1)
+            try:
+                expect(page.locator("#headline")).to_contain_text("Redis is full")
+            finally:
+                client.config_set("maxmemory", 0)
 
 
 def test_dead_letters_say_what_and_what_to_do_and_show_what_cannot_be_seen(

@@ -40,7 +40,7 @@ def test_a_key_for_programs_is_one_document(servers: Servers) -> None:
 def test_revoked_is_revoked(servers: Servers) -> None:
     first = servers.json("key", "create", "a", "--scope", "read")
     servers.call("key", "create", "b", "--scope", "read")
-    assert servers.call("key", "revoke", "b").out.endswith("(b)\n")
+    assert servers.call("key", "revoke", "b").out.endswith("(b): refused within two seconds\n")
     done = servers.call("key", "revoke", first["id"], "--format", "json")
     assert (done.json["state"], done.json["name"]) == ("revoked", "a")
     assert done.json["revoked"] is not None

@@ -149,3 +149,12 @@ def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:
     found = lines(servers.call("doctor", "--format", "json"))["schema"]
     assert (found["status"], found["advice"]) == ("fail", "upgrade countersink")
     servers.execute("DELETE FROM schema_version WHERE version = 999")  # it can be used again
+
+
+@pytest.mark.parametrize("command", ["list", "retry", "drop --yes"])
+def test_a_reason_that_is_none_is_refused_with_the_nearest_one(
+    servers: Servers, command: str
+) -> None:
+    done = servers.call("dead", *command.split(), "--reason", "unknown_conter")
+    said = "there is no reason 'unknown_conter': did you mean unknown_counter?"
+    assert said in one_sentence(done, 2)

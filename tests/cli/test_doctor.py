@@ -146,7 +146,7 @@ def test_what_redis_is_set_to(servers: Servers, own_redis: tuple[str, redis.Redi
     client.config_set("maxmemory", 1)
     client.config_set("appendfsync", "everysec")
     found = statuses(asked(servers, COUNTERSINK_REDIS_URL=url))
-    assert found["redis memory"] == found["redis persistence"] == "warn"
+    assert (found["redis memory"], found["redis persistence"]) == ("fail", "warn")
     client.config_set("maxmemory", 0)
     client.config_set("appendonly", "no")
     assert statuses(asked(servers, COUNTERSINK_REDIS_URL=url))["redis persistence"] == "warn"
@@ -192,6 +192,19 @@ def test_a_redis_user_without_rights_fails(
     found = lines(asked(servers, COUNTERSINK_REDIS_URL=f"redis://app:pw@{host}"))
     assert found["redis rights"]["status"] == "ok"
     assert "not checked" in found["redis rights"]["found"]
+
+
+def test_rights_with_which_redis_cannot_load_its_file_fail(
+    servers: Servers, own_redis: tuple[str, redis.Redis]
+) -> None:
+    url, client = own_redis
+    command(client, "ACL", "SETUSER", "admin", "on", ">pw", "~*", "&*", "+@all")
+    admin = f"redis://admin:pw@{url.rpartition('@')[2]}"
+    for rules, status in (("-@all", "fail"), ("+@all", "ok")):
+        command(client, "ACL", "SETUSER", "default", rules, "+acl")
+        found = lines(asked(servers, COUNTERSINK_REDIS_URL=admin))["redis persistence"]
+        assert found["status"] == status
+        assert ("ACL SETUSER default" in found["advice"]) == (status == "fail")
 
 
 def test_a_backlog_without_a_worker_and_dead_rows_are_warned_of(

@@ -2,7 +2,11 @@
 
 import signal
 
+import redis
+
+from countersink.metrics.health import probe_servers, probes
 from tests.cli.command import Servers, Start, call
+from tests.cli.test_doctor import lines
 from tests.support.waiting import eventually
 
 
@@ -64,3 +68,52 @@ def test_without_mysql_the_rest_is_shown(servers: Servers) -> None:
     assert away.status == 0
     assert "unknown: " in away.out
     assert "secret" not in away.out
+
+
+def test_a_worker_that_was_killed_is_silent(servers: Servers, start: Start) -> None:
+    worker = start("worker")
+    eventually(lambda: servers.json("info")["workers"])
+    worker.kill()
+    with redis.Redis.from_url(servers.redis_url) as client:
+        [key] = client.keys("countersink:worker:*")
+        client.expire(key, 40)  # as 20 s later
+    document = servers.json("info")
+    assert [one["state"] for one in document["workers"]] == ["silent"]
+    assert document["rows_per_second"] == 0
+    assert "no report for 20 s" in servers.call("info").out
+
+
+def test_without_redis_what_mysql_has_is_shown(servers: Servers) -> None:
+    away = servers.call("info", COUNTERSINK_REDIS_URL="redis://127.0.0.1:1/0")
+    assert away.status == 1
+    assert away.out.startswith("dead rows  none\n")
+    assert "scheduler " in away.out
+    assert "127.0.0.1:1" in away.err
+
+
+def test_a_full_redis_is_named(servers: Servers) -> None:
+    with redis.Redis.from_url(servers.redis_url) as client:
+        client.config_set("maxmemory", 1)
+        try:
+            shown = servers.call("info").out
+            found = [
+                probe_servers(probes(redis=servers.redis_url, stores=stores))
+                for stores in (True, False)
+            ]
+        finally:
+            client.config_set("maxmemory", 0)
+    assert "full, it refuses increments" in shown
+    assert "Workers unknown: Redis is full" in shown
+    assert found == [{"redis": "is full"}, {"redis": ""}]
+
+
+def test_a_verification_that_failed_is_named(servers: Servers) -> None:
+    servers.execute(
+        "INSERT INTO job (name, cron, time_zone) VALUES ('verify', '0 3 * * *', 'UTC')",
+        "INSERT INTO job_run (job, planned_at, state, due_at, ended_at, detail) VALUES"
+        " ('verify', '2026-01-01', 'failed', '2026-01-01', '2026-01-01 00:01', 'hits: differs')",
+    )
+    assert "verify failed at 2026-01-01T00:01:00.000Z: hits: differs" in servers.call("info").out
+    found = lines(servers.call("doctor", "--format", "json"))["verify"]
+    assert found["status"] == "fail"
+    assert "hits: differs" in found["found"]

@@ -141,6 +141,8 @@ def test_a_missing_url_is_wrong_usage_that_says_what_to_set(
             "COUNTERSINK_LINK_LSIT_FORMAT",
             "; did you mean COUNTERSINK_LINK_LIST_FORMAT?",
         ),
+        ("info", "COUNTERSINK_INFO_FROMAT_PORT", "; did you mean COUNTERSINK_INFO_FORMAT?"),
+        ("info", "COUNTERSINK_FORMAT", "; did you mean COUNTERSINK_INFO_FORMAT?"),
         ("info", "COUNTERSINK_NONSENSE", ""),
         ("info", "COUNTERSINK_TOKEN", ""),  # what it shares with others is the prefix alone
     ],
@@ -164,6 +166,7 @@ def test_variables_of_other_commands_and_programs_are_left_alone() -> None:
         "COUNTERSINKS": "x",
         "COUNTERSINK_SERVICE_HOST": "10.0.0.1",
         "COUNTERSINK_INFO_PORT_8321_TCP_ADDR": "10.0.0.1",
+        "COUNTERSINK_INFO_PORT": "tcp://10.0.0.1:8321",
     }
     one_sentence(call("info", COUNTERSINK_REDIS_URL=ABSENT, COUNTERSINK_DEBUG="0", **variables), 1)
 

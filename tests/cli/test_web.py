@@ -44,8 +44,8 @@ def test_it_says_where_it_listens_and_stores_at_the_end_what_it_has_accepted(
         assert answer.status_code == expected, host
     web.child.terminate()
     assert web.child.wait() == 0
-    lines = [line for line in web.child.output().splitlines() if line.startswith("{")]
-    assert {json.loads(line)["action"] for line in lines} >= {"started", "stopped"}
+    actions = {json.loads(line)["action"] for line in web.child.output().splitlines()}
+    assert actions >= {"started", "announced", "stopped"}
     servers.apply()
     assert servers.rows("page_views", "--by", "total") == [{"total": 6}]
 

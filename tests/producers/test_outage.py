@@ -1,5 +1,6 @@
 """Redis frozen, killed, gone: callers do not notice, memory is bounded, nothing is lost."""
 
+import logging
 import threading
 from datetime import UTC, datetime
 
@@ -9,7 +10,7 @@ from countersink.producers import Producer
 from countersink.producers.buffer.events import Mode
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_USED_KEY
-from tests.producers.helpers import distinct, entries, total
+from tests.producers.helpers import Queue, distinct, entries, total
 from tests.support.factories import RedisFactory
 from tests.support.proxies.redis_proxy import RedisProxy
 from tests.support.proxies.rules import Deed, Phase
@@ -160,3 +161,21 @@ def test_what_lies_in_a_partition_that_could_not_be_noted_is_sent_again(redis_ur
             assert len({entry["id"] for entry in entries(client)}) == 1
             assert client.smembers(PARTITIONS_USED_KEY) == {b"0"}
             assert producer.stats().stored == 1
+
+
+def test_a_full_redis_is_logged_once_and_so_is_its_end(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with Producer(queue.url, flush_interval=0.01) as producer:
+        queue.client.config_set("maxmemory", 1)
+        try:
+            producer.increment("hits")
+            eventually(lambda: producer._link.failures >= 4)
+        finally:
+            queue.client.config_set("maxmemory", 0)
+        assert producer.flush(20)
+    records = [r for r in caplog.records if r.name == "countersink.producers"]
+    full, over = (record.getMessage() for record in records)
+    assert full.startswith("Redis is full: ")
+    assert over == "Redis takes entries again"

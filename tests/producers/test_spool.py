@@ -347,6 +347,16 @@ def test_an_entry_that_redis_refuses_stays_in_the_spool_of_a_live_producer(
     assert (rule.acted, total(redis_client)) == (1, 5000)
 
 
+def test_a_directory_that_cannot_be_made_is_logged_at_the_start(
+    redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    with Producer(redis_url, spool=tmp_path / "file" / "spool"):
+        [record] = caplog.records
+    assert record.levelname == "ERROR"
+    assert record.getMessage().endswith("Not a directory: nothing can be spooled")
+
+
 def test_flush_applied_waits_for_the_spool_too(
     own_redis_server: RedisFactory, tmp_path: Path
 ) -> None:

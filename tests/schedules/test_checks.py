@@ -93,6 +93,20 @@ def test_entries_that_redis_lost_while_no_worker_ran(
         assert said.endswith(": see countersink doctor")
 
 
+def test_a_redis_in_the_place_of_one_in_which_nothing_waited_is_no_alarm(
+    context: Context, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK_EVERY_MS", "UNSEEN_MS"):
+        monkeypatch.setattr(queue_losses, name, 0)
+    wait(redis_client, 1)
+    redis_client.xtrim("{countersink:0}:events", maxlen=0)
+    assert checks.alarms(context).detail == "nothing to report"
+    redis_client.flushdb()
+    assert checks.alarms(context).detail == "nothing to report"
+    with connect(context.mysql_url) as session:
+        assert [loss.waited for loss in queue_losses.recent(session)] == [0]
+
+
 def test_dead_rows_beyond_the_limit(context: Context) -> None:
     bury(context, 3)
     assert alarm(context).startswith("dead letters have 3 rows (bad_key 3), and the limit is 0:")

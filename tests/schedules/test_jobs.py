@@ -299,6 +299,26 @@ def test_a_redis_that_goes_away_is_waited_for(
     ground.client.close()
 
 
+def test_a_full_redis_is_said_once(
+    own_redis_server: RedisFactory, session: Session, mysql_url: str
+) -> None:
+    server = own_redis_server(extra=["--maxmemory", "1"])
+    ground = Ground(session, server.url, mysql_url)
+
+    def refused() -> int:
+        return int(ground.client.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
+
+    with ground.children:
+        child = ground.process()
+        eventually(lambda: refused() >= 4, message=child.output)
+        ground.client.config_set("maxmemory", 0)
+        eventually(lambda: "resumed" in said(child), 30, message=child.output)
+        assert (said(child).count("waiting"), said(child).count("resumed")) == (1, 1)
+        assert "Redis is full" in child.output()
+        end(child)
+    ground.client.close()
+
+
 def test_whatever_else_is_put_into_the_queue_is_refused(ground: Ground, tmp_path: Path) -> None:
     file = tmp_path / "made"
     make_queue(ground.client).enqueue_call(

@@ -1,4 +1,4 @@
-"""Every process under exactly the rights of ops/mysql/grants.sql and ops/redis/users.acl."""
+"""Every process under exactly the rights of ops/mysql and ops/redis/users.acl."""
 
 import json
 import re
@@ -12,6 +12,7 @@ import pytest
 import redis
 import requests
 
+from countersink.cli.servers import redis_server
 from countersink.database.connection import connect
 from countersink.database.migrate import migrate
 from countersink.producers import Producer
@@ -23,6 +24,7 @@ from tests.support.factories import RedisFactory
 from tests.support.processes import COUNTERSINK, Child
 from tests.support.servers import MySQLServer
 from tests.support.waiting import eventually
+from tests.worker.running import drain
 
 OPS = Path(__file__).resolve().parents[2] / "ops"
 LINE = '192.0.2.7 - - [21/Nov/2026:10:00:0{} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
@@ -47,20 +49,28 @@ class Site:
         self.children: list[Child] = []
 
     def run_grants(self) -> None:
-        """As the file says: on tables that are there. Rights outlive their tables, so these go."""
+        """Both files, each twice, as a person may. Rights outlive their tables, so these go."""
+        for _ in range(2):
+            self._run("users.sql")
         migrate(self._mysql_url)
-        text = (OPS / "mysql" / "grants.sql").read_text()
+        for _ in range(2):
+            self._run("grants.sql")
+        with connect(self._admin, database=False) as session:
+            session.execute(f"DROP DATABASE `{self._database}`")
+
+    def _run(self, file: str) -> None:
+        text = (OPS / "mysql" / file).read_text()
         text = re.sub(r"^--.*$", "", text, flags=re.MULTILINE)
         text = text.replace("`countersink`", f"`{self._database}`")
         text = re.sub(r"'(countersink\w*)'@'%'", rf"'\g<1>{self._suffix}'@'%%'", text)
         with connect(self._admin, database=False) as session:
             for statement in text.split(";"):
                 if statement.strip():
-                    session.execute(re.sub(r"'change me: \w+'", "'secret'", statement), ())
-            session.execute(f"DROP DATABASE `{self._database}`")
+                    session.execute(re.sub(r"'change-me-\w+'", "'secret'", statement), ())
 
     def drop_users(self) -> None:
-        names = re.findall(r"CREATE USER '(\w+)'", (OPS / "mysql" / "grants.sql").read_text())
+        users = (OPS / "mysql" / "users.sql").read_text()
+        names = re.findall(r"CREATE USER IF NOT EXISTS '(\w+)'", users)
         with connect(self._admin, database=False) as session:
             for name in names:
                 session.execute(f"DROP USER IF EXISTS '{name}{self._suffix}'@'%%'", ())
@@ -293,3 +303,47 @@ def test_nobody_comes_in_without_a_name(site: Site) -> None:
         pytest.raises(redis.exceptions.AuthenticationError),
     ):
         client.ping()
+
+
+@pytest.mark.parametrize(
+    ("mysql_user", "redis_user", "said"),
+    [
+        ("countersink_worker", "countersink_worker", "the rights of a worker: no DELETE"),
+        ("countersink", "countersink_operator", "SELECT, INSERT, UPDATE, DELETE on the tables"),
+    ],
+)
+def test_doctor_has_nothing_against_these_rights(
+    site: Site, mysql_user: str, redis_user: str, said: str
+) -> None:
+    site.done("countersink_migrate", "countersink_app", "migrate")
+    assert said in site.done(mysql_user, redis_user, "doctor", "--format", "json")
+
+
+def test_a_restarted_redis_has_nothing_that_was_acknowledged(
+    own_redis_server: RedisFactory, mysql_url: str, tmp_path: Path
+) -> None:
+    """Redis loads transactions of its append-only file with the rights of the user ``default``."""
+    server = own_redis_server()
+    with Producer(server.url) as producer:
+        producer.increment("page_views")
+    assert drain(server.url, mysql_url) == 0
+    server.stop()
+    users = tmp_path / "users.acl"
+    users.write_text(re.sub(r">\S+", ">secret", (OPS / "redis" / "users.acl").read_text()))
+    conf = str(server.directory / "redis.conf")
+    restarted = Child([*redis_server(), conf, "--aclfile", str(users)])
+    url = f"redis://{{}}127.0.0.1:{server.port}"
+    try:
+        with redis.Redis.from_url(url.format("countersink_admin:secret@")) as admin:
+            eventually(lambda: "Ready to accept" in restarted.output(), message=restarted.output)
+            assert (admin.exists(QUEUE), admin.xlen(QUEUE)) == (1, 0)
+        assert "AOF-loading-client" not in restarted.output()
+        anonymous = url.format(f":{server.password}@"), url.format("")
+        for each in anonymous:
+            with (
+                redis.Redis.from_url(each) as client,
+                pytest.raises(redis.exceptions.AuthenticationError),
+            ):
+                client.ping()
+    finally:
+        restarted.reap()

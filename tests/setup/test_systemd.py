@@ -86,6 +86,17 @@ def test_every_variable_is_a_setting() -> None:
     assert used <= variables()
 
 
+def test_urls_have_the_users_and_passwords_of_the_servers_files() -> None:
+    files = ("redis/users.acl", "mysql/users.sql")
+    made = "\n".join((PROJECT / "ops" / file).read_text() for file in files)
+    for env in FOLDER.glob("*.env"):
+        for scheme, user, password in re.findall(r"(\w+)://(\w+):([\w-]+)@", env.read_text()):
+            line = f"user {user} on >{password} "
+            if scheme == "mysql":
+                line = f"'{user}'@'%' IDENTIFIED BY '{password}'"
+            assert line in made
+
+
 def test_a_start_migrates_the_tables_and_does_not_wait_for_it() -> None:
     for command in set(UNITS) - {"migrate"}:
         found = directives(command)

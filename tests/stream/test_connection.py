@@ -155,7 +155,7 @@ def test_servers_that_do_not_serve_are_unavailable(error: type[Exception], text:
 
 def test_a_full_redis_is_not_called_unreachable(own_redis_server: RedisFactory) -> None:
     client = connect(own_redis_server(extra=["--maxmemory", "1"]).url)
-    with pytest.raises(StreamUnavailable, match="Redis does not serve"):
+    with pytest.raises(StreamUnavailable, match="Redis is full"):
         command(client, "XADD", "s", "*", "a", "1")
 
 

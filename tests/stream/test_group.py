@@ -172,7 +172,7 @@ def test_a_full_redis_is_read_though_a_group_cannot_be_made(
     worker = Group(client, [STREAM, stream_key(1)], "w")
     assert acknowledge(worker, read := worker.read(10, 0)) == 1
     assert ids(read) == [sent]
-    with pytest.raises(StreamUnavailable, match="does not serve"):
+    with pytest.raises(StreamUnavailable, match="Redis is full"):
         worker.read(10, 0)
 
 

@@ -42,7 +42,7 @@ class WebProcess:
 
         def announced() -> str | None:
             assert child.running, child.output()
-            match = re.search(r"listening at (http://\S+)$", child.output(), re.MULTILINE)
+            match = re.search(r'listening at (http://[^\s"]+)', child.output())
             return match[1] if match else None
 
         return cls(child, eventually(announced) or "")

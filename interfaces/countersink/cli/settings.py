@@ -194,8 +194,10 @@ _OTHER_VARIABLES: Final = ("CONFIG", "DEBUG", "KEY", "MYSQLD", "REDIS_SERVER")
 the documentation."""
 
 
-_SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT.*|PORT(_[0-9]+_.*)?)$")
-"""Ends of the variables that Kubernetes sets for a Service such as ``countersink-web``."""
+_SERVICE_LINK: Final = re.compile(
+    r"\w+_(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_\w+=|PORT=\w+://)"
+)
+"""Begin of the variables that Kubernetes sets for a Service such as ``countersink-web``."""
 
 
 def _warn_of_variables(ctx: click.Context) -> None:
@@ -235,9 +237,11 @@ def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
         if not (
             name.removesuffix("_FILE") in known
             or name.startswith(tuple(others))
-            or _SERVICE_LINK.search(name)
+            or _SERVICE_LINK.match(f"{name}={os.environ[name]}")
         ):
-            yield name, did_you_mean(name, {*known, *_variables(root)}, 0.75, prefix=prefix)
+            # Settings of this command first.
+            similar = did_you_mean(name, known, 0.8) or did_you_mean(name, _variables(root), 0.8)
+            yield name, similar
 
 
 def _variables(ctx: click.Context) -> Iterator[str]:

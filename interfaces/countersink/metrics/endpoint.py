@@ -277,6 +277,8 @@ def installation_samples(document: Mapping[str, Any]) -> Samples:
     yield Sample("countersink_queue_oldest_age_seconds", document["lag_ms"] / 1000)
     sizes = [stream["bytes"] for stream in document["streams"] if stream["bytes"] is not None]
     yield Sample("countersink_queue_bytes", sum(sizes))
+    yield Sample("countersink_redis_memory_used_bytes", document["memory"]["used"])
+    yield Sample("countersink_redis_memory_max_bytes", document["memory"]["limit"])
     yield Sample("countersink_queue_nodes_away", len(document["away"]))
     if document["workers"] or not document["away"]:
         states = Counter(str(worker.get("state")) for worker in document["workers"])
@@ -300,6 +302,10 @@ def _schedules(found: Mapping[str, Any]) -> Samples:
     yield Sample("countersink_job_overdue_runs", len(found["overdue"]))
     for job in found["failing"]:
         yield Sample("countersink_job_failures_in_a_row", job["times"], {"job_name": job["job"]})
+    for run in found["next"]:
+        if run["last"] is not None:
+            failed = float(run["last"] == "failed")
+            yield Sample("countersink_job_failed", failed, {"job_name": run["job"]})
     for job, tally in found["jobs"].items():
         if tally["last_success"] is not None:
             yield Sample(

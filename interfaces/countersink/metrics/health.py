@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from countersink.database.connection import connect as connect_mysql
 from countersink.metrics.table import Sample, Samples
-from countersink.stream.connection import cluster_of, mapped
+from countersink.stream.connection import cluster_of, mapped, memory_use
 from countersink.stream.connection import connect as connect_redis
 
 STUCK_AFTER_S: Final = 300.0
@@ -114,7 +114,8 @@ class CachedAnswer(Generic[Answer]):
         self._kept_until = now + max(self._kept_s, seconds)
 
 
-Probe = CachedAnswer[bool]
+Probe = CachedAnswer[str]
+"""The reason why a server cannot be used, such as ``is full``; empty if it can."""
 Probes = Mapping[str, Probe]
 """Probes by the name of their server, ``redis`` or ``mysql``."""
 
@@ -153,23 +154,23 @@ class Health:
 
     def all_samples(self) -> Samples:
         """Yield the samples that every process has, then those that only this process has."""
-        up = probe_servers(self.probes)
+        found = probe_servers(self.probes)
         yield Sample(
             "countersink_build_info", 1, {"version": installed_version(), "process": self.process}
         )
-        yield Sample("countersink_ready", float(not self._unready_reason(up)))
-        for server, answers in up.items():
-            yield Sample("countersink_server_up", float(answers), {"server": server})
+        yield Sample("countersink_ready", float(not self._unready_reason(found)))
+        for server, trouble in found.items():
+            yield Sample("countersink_server_up", float(not trouble), {"server": server})
         yield from self.samples()
 
     def _needs(self, server: str) -> bool:
         return self.needs is None or server in self.needs
 
-    def _unready_reason(self, up: Mapping[str, bool]) -> str:
+    def _unready_reason(self, found: Mapping[str, str]) -> str:
         if not self.lives():
             return "stuck"
-        away = [name for name, answers in up.items() if not answers and self._needs(name)]
-        return f"{' and '.join(away)} did not answer" if away else self.busy()
+        unusable = [f"{name} {why}" for name, why in found.items() if why and self._needs(name)]
+        return " and ".join(unusable) or self.busy()
 
 
 @cache
@@ -181,26 +182,30 @@ def installed_version() -> str:
         return ""
 
 
-def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
-    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``.
-    MySQL's URL is not checked here: with a wrong URL, the probe fails as it does for a server that
-    is away.
+def probes(*, redis: str | None = None, mysql: str | None = None, stores: bool = False) -> Probes:
+    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``. The
+    probe alone checks MySQL's URL: with a wrong one, it fails as for a server that is away. If the
+    process ``stores`` increments, it cannot use a Redis that is full. (In a cluster, it stores them
+    on another master.)
 
     Raises:
         StreamMisconfigured: Redis's URL is not valid.
     """
-    asked: dict[str, Callable[[], bool]] = {}
+    asked: dict[str, Callable[[], str]] = {}
     if redis is not None:
         client = connect_redis(redis, socket_timeout=ANSWER_S, client_name="countersink-probe")
 
         cluster = cluster_of(client)
 
-        def ping() -> bool:
-            with mapped():
-                # Any node of a cluster will do: nodes that failed before are asked last.
-                return bool(client.ping() if cluster is None else cluster.topology(0.0).masters)
+        def use_redis() -> str:
+            if cluster is not None:
+                with mapped():
+                    # Any node will do: nodes that failed before are asked last.
+                    return "" if cluster.topology(0.0).masters else "has no master"
+            used, limit = memory_use(client)
+            return "is full" if stores and 0 < limit <= used else ""
 
-        asked["redis"] = ping
+        asked["redis"] = use_redis
     if mysql is not None:
         asked["mysql"] = partial(_select_1, mysql)
     return {
@@ -208,21 +213,23 @@ def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
     }
 
 
-def _select_1(mysql: str) -> bool:
+def _select_1(mysql: str) -> str:
     with connect_mysql(mysql, read_timeout=ANSWER_S) as session:  # fails without the database
-        return bool(session.query("SELECT 1"))
+        session.query("SELECT 1")
+    return ""
 
 
-def probe_servers(probes: Probes) -> dict[str, bool]:
-    """Return for each server whether it answers: False also if its answer takes too long. All
-    servers are probed at the same time. A result of the last second is used again."""
+def probe_servers(probes: Probes) -> dict[str, str]:
+    """Return for each server why it cannot be used, or an empty text if it can. It cannot either if
+    its answer takes too long. All servers are probed at the same time. Answers of the last second
+    are not asked for again."""
     for probe in probes.values():
         probe.start()
-    return {name: _answers(probe) for name, probe in probes.items()}
+    return {name: _trouble(probe) for name, probe in probes.items()}
 
 
-def _answers(probe: Probe) -> bool:
+def _trouble(probe: Probe) -> str:
     try:
         return probe.get()
     except Exception:
-        return False  # the part that needs the server logs the error
+        return "did not answer"  # the part that needs the server logs the error

@@ -63,7 +63,8 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
         _metric("countersink_ready", "1 if /readyz answers 200, else 0."),
         _metric(
             "countersink_server_up",
-            "1 if the server (redis, mysql) answered this process within a second, else 0.",
+            "1 if the server (redis, mysql) answered this process within a second, else 0. Where"
+            " the process stores increments, also 0 if Redis is full.",
             "server",
         ),
     ],
@@ -212,13 +213,20 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
         ),
         _metric("countersink_queue_bytes", "Bytes of the streams in Redis's memory."),
         _metric(
+            "countersink_redis_memory_used_bytes",
+            "Bytes of memory that Redis uses; in a Redis Cluster, the fullest master.",
+        ),
+        _metric(
+            "countersink_redis_memory_max_bytes", "Its maxmemory; 0 if Redis has no such limit."
+        ),
+        _metric(
             "countersink_queue_nodes_away",
             "Masters of a Redis Cluster that do not answer; the other metrics of the queue lack"
             " their entries.",
         ),
         _metric(
             "countersink_workers",
-            "Workers that reported in the last minute, by state.",
+            "Workers that reported in the last 5 seconds, by state.",
             "state",
         ),
         _metric("countersink_dead_rows", "Rows among the dead letters, by reason.", "reason"),
@@ -251,6 +259,11 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
             "Runs of the job planned in the last 24 hours, by state.",
             "job_name",
             "state",
+        ),
+        _metric(
+            "countersink_job_failed",
+            "1 if the last run of the job that has ended failed, else 0.",
+            "job_name",
         ),
         _metric(
             "countersink_job_overdue_runs",

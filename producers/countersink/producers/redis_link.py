@@ -2,8 +2,7 @@
 stream's length, log lines about both; and ``Trail``, which finds out whether stored entries were
 applied.
 
-``PartitionRoute`` in ``stream/names.py`` chooses another partition while a master of a Redis
-Cluster is away.
+``PartitionRoute`` in ``stream/names.py`` chooses another partition while a master is away.
 """
 
 import logging
@@ -57,7 +56,7 @@ class RedisLink:
         self._log = log
         self._client: redis.Redis | None = None
         self._route = PartitionRoute()
-        self._backoff = Backoff()
+        self._backoff: Backoff | None = None  # None where Redis took the last entries
         self._not_before = 0.0
         self._aborted = False
 
@@ -113,6 +112,9 @@ class RedisLink:
         if delivery.error is not None:
             self._fail(delivery.error)
         else:
+            if self._backoff is not None:
+                self._log("connected", "Redis takes entries again")
+            self._backoff = None
             self._check_length(delivery.length)
         return delivery.stored
 
@@ -159,10 +161,7 @@ class RedisLink:
         """Prepare sending to the partition of ``_route``: read its clock, epoch and length."""
         self._clock.learn(client, self._route.stream)
         self.trail.follow(client, self._route.stream)
-        if self.failures and not self.connected:
-            self._log("connected", "Redis answers again")
         self.connected = True
-        self._backoff = Backoff()
         self._measure(client)
 
     def _measure(self, client: redis.Redis) -> None:
@@ -191,6 +190,7 @@ class RedisLink:
             self._not_before = 0.0
             self._log.seldom("unavailable", f"{error}; rows go to {self._route.stream} instead")
             return
+        self._backoff = self._backoff or Backoff()
         self._not_before = time.monotonic() + self._backoff.pause_s()
         if not self._aborted:
             self._log.seldom("unavailable", f"{error}; rows wait in memory")

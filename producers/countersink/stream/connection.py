@@ -158,6 +158,18 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
         return execute(*arguments)
 
 
+def memory_use(client: redis.Redis) -> tuple[int, int]:
+    """Return the bytes of memory that a single server uses, and its ``maxmemory`` (0: no limit). A
+    server that uses as much is full: it refuses increments.
+
+    Raises:
+        StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
+    """
+    with mapped():
+        info: Any = client.info("memory")
+    return int(info["used_memory"]), int(info.get("maxmemory", 0))
+
+
 def is_cluster(url: str) -> bool:
     """Return whether ``url`` names a Redis Cluster."""
     return _split(url)[0] in _CLUSTER_SCHEMES

@@ -54,7 +54,6 @@ _REFUSING = (
 )
 _TRANSIENT = (
     driver.ReadOnlyError,
-    driver.OutOfMemoryError,
     driver.ClusterDownError,
     driver.MasterDownError,
     driver.SlotNotCoveredError,
@@ -86,6 +85,10 @@ def translate(error: Exception) -> StreamError:
     ``StreamUnavailable``, so that producers keep their rows and workers wait.
     """
     text = str(error) or type(error).__name__
+    if isinstance(error, driver.OutOfMemoryError):
+        full = StreamUnavailable(f"Redis is full: {text}")
+        full.advice = "start workers if entries wait, or raise its maxmemory"
+        return full
     if isinstance(error, _REFUSING) or text.startswith("WRONGPASS"):
         return StreamRefused(f"Redis refuses: {text}")
     if isinstance(error, _TRANSIENT):

@@ -118,7 +118,6 @@ class _Supervisor:
                 self._outage,
                 self.vitals,
             )
-            self._outage.over()
             if self._worker is None:
                 self._log(ScheduleAction.READY, "waiting for runs")
             self._worker = worker

@@ -18,6 +18,7 @@ from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
 NOBODY_RUNS = {
+    "countersink_job_failed",
     "countersink_job_last_success_timestamp_seconds",
     "countersink_job_runs",
     "countersink_job_failures_in_a_row",

@@ -4,6 +4,7 @@ with their flags, readiness and metrics.
 See ``options.py`` in ``worker/``, ``schedules/`` and ``web/`` for defaults and bounds.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
@@ -16,7 +17,7 @@ import click
 from countersink.cli import metrics, settings
 from countersink.cli.commands.operate.info import system_state
 from countersink.cli.commands.operate.job_runs import control_job
-from countersink.cli.errors import Failure
+from countersink.cli.errors import Exit, Failure
 from countersink.cli.settings import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import (
@@ -352,25 +353,35 @@ def web_command(log_format: str, **options: Any) -> int:
     if missing:
         raise Failure(f"countersink web needs {', '.join(missing)}: pip install 'countersink[web]'")
     from countersink.web.errors import CannotServe
-    from countersink.web.server import run
+    from countersink.web.server import LOG, run
 
     redis_url, mysql_url = settings.redis_url(), settings.mysql_url()
     options["mysql_read_url"] = settings.option_value("mysql_read_url")
     with values_checked():
         chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
         producing = settings.producer_options(redis_url)
-    try:
-        with (
-            logged(log_format) as handler,
-            connect(redis_url, client_name="countersink-web-info") as client,
-        ):
+    with (
+        logged(log_format) as handler,
+        connect(redis_url, client_name="countersink-web-info") as client,
+    ):
+
+        def announce(text: str) -> None:
+            if log_format == "json":
+                LOG("announced", text)
+            else:
+                handler.write(f"countersink web: {text}\n")
+
+        try:
             return run(
                 chosen,
                 producer=partial(Producer, redis_url, **asdict(producing)),
                 system=partial(system_state, client, mysql_url),
                 schedule=partial(control_job, mysql_url),
-                announce=lambda text: handler.write(f"countersink web: {text}\n"),
+                announce=announce,
                 terminal=sys.stderr.isatty(),
             )
-    except CannotServe as error:
-        raise Failure(str(error)) from error
+        except CannotServe as error:
+            if log_format == "json":
+                LOG("cannot_serve", str(error), level=logging.ERROR)
+                return Exit.FAILED
+            raise Failure(str(error)) from error

@@ -163,7 +163,7 @@ def _health(redis_url: str, server: Server, producer: Producer) -> Health:
     return Health(
         process="statsd",
         samples=lambda: _samples(server, producer),
-        probes=probes(redis=redis_url),
+        probes=probes(redis=redis_url, stores=True),
         needs=frozenset() if producer.spool is not None else None,
     )
 

@@ -288,7 +288,7 @@ def _health(sender: LogSender, summary: Summary) -> Health:
     return Health(
         process="tail",
         samples=lambda: _samples(sender, summary),
-        probes=probes(redis=settings.redis_url()),
+        probes=probes(redis=settings.redis_url(), stores=True),
     )
 
 

@@ -110,6 +110,10 @@ class InstallationState(msgspec.Struct):
         dict[str, Any] | None,
         doc("entries that Redis has lost, at least: in all, and in the last 7 days"),
     ]
+    memory: Annotated[
+        dict[str, int],
+        doc("bytes of Redis's memory: used, and limit (0: none); of the fullest master"),
+    ]
     streams: list[dict[str, Any]]
     away: Annotated[list[dict[str, Any]], doc("masters of a Redis Cluster that do not answer")]
     workers: list[dict[str, Any]]
@@ -225,7 +229,7 @@ def health(services: Services) -> Health:
     return Health(
         process="web",
         samples=samples,
-        probes=probes(redis=options.redis_url, mysql=options.mysql_url),
+        probes=probes(redis=options.redis_url, mysql=options.mysql_url, stores=True),
         needs=frozenset({"redis"} if services.producer.spool is None else ()),
     )
 
@@ -251,7 +255,8 @@ HEALTH_ROUTES: Final = (
         waits=False,
         parameters=None,
         summary="Whether the process can accept increments",
-        description="Redis answers, or there is a spool; and the process is not stopping.",
+        description="Redis answers and is not full, or there is a spool; and the process is not"
+        " stopping.",
         responses={
             "200": response("It can accept increments.", str, "text/plain"),
             "503": response("It cannot accept increments at the moment.", str, "text/plain"),

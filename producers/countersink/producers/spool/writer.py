@@ -4,6 +4,7 @@ pause and the log line after a failed write.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,17 @@ class Spool:
         self._log = log
         self._lock = Lock()  # guards the current segment; held during fsync
         self._current: Segment | None = None
+        try:
+            self._make_directory()
+        except SpoolError as error:
+            # Not raised: the directory may be mended before it is needed.
+            log("spool_failed", f"{error}: nothing can be spooled", level=logging.ERROR)
+
+    def _make_directory(self) -> None:
+        with spool_errors(f"{self.directory}: cannot create the directory"):
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise SpoolError(f"{self.directory}: this user may not write here")
 
     @property
     def waiting(self) -> bool:
@@ -63,8 +75,7 @@ class Spool:
         """
         size = sum(len(parcel.rows) + RECORD_HEADER_SIZE + 64 for parcel in parcels)
         with self._lock:
-            with spool_errors(f"{self.directory}: cannot create the directory"):
-                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_directory()
             if used_bytes(self.directory) + size > self._max_bytes:
                 raise SpoolError(
                     f"{self.directory}: the spool is full (spool_max_bytes: {self._max_bytes})"

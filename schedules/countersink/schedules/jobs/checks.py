@@ -98,7 +98,8 @@ def _queue(context: Context, session: Session) -> Iterator[str]:
             f" {limit:,.0f} s: see countersink info, and start more workers if they are busy"
         )
     for loss in queue_losses.recent(session, LOST_DAYS):
-        yield f"Redis has lost {loss}: see countersink doctor"
+        if loss.probable:
+            yield f"Redis has lost {loss}: see countersink doctor"
 
 
 def _dead(session: Session, limit: int) -> Iterator[str]:

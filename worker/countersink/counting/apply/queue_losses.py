@@ -79,12 +79,18 @@ class QueueLoss:
     noticed_at: int
 
     def __str__(self) -> str:
+        between = f"between {_iso(self.since)} and {_iso(self.noticed_at)}"
+        if not self.probable:
+            return f"what arrived in {self.stream} {between} and was not applied, if anything"
         many = f"at least {self.entries:,}" if self.entries else "an unknown number"
         waited = plural(self.waited, "entry", "entries")
-        return (
-            f"{many} of the {waited} that waited in {self.stream}, or arrived later,"
-            f" between {_iso(self.since)} and {_iso(self.noticed_at)}"
-        )
+        return f"{many} of the {waited} that waited in {self.stream}, or arrived later, {between}"
+
+    @property
+    def probable(self) -> bool:
+        """Whether entries waited that are gone. If not, the stream was empty when it was last seen,
+        and nothing is known to be lost: Redis may only have been exchanged for another one."""
+        return bool(self.entries or self.waited)
 
 
 def _iso(ms: int) -> str:

@@ -112,7 +112,8 @@ def revoke_key(which: str) -> None:
     """Revoke a key, and the logins made with it, for good: they are refused within two seconds."""
     database = settings.open_tables()
     key = api_keys.revoke(database, which)
-    output.write_result(_key_document(key), f"revoked {key.id} ({output.display(key.name)})")
+    revoked = f"revoked {key.id} ({output.display(key.name)}): refused within two seconds"
+    output.write_result(_key_document(key), revoked)
 
 
 def _key_document(key: api_keys.ApiKey) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """``countersink info``: the state of the installation (backlog, oldest entry, workers, dead rows,
 lost entries), as JSON and as text, and ``--watch``, which shows it again and again.
 
-``/v1/system`` and ``/metrics`` use the same JSON. See ``job_runs.py`` for the scheduled jobs.
-"""
+``/v1/system`` and ``/metrics`` use the same JSON. See ``job_runs.py`` for the scheduled jobs."""
 
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from math import inf
 from typing import Any, Final, TypeVar
 
 import click
@@ -18,7 +18,7 @@ from countersink.cli.errors import Misuse
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database.session import Session
 from countersink.runtime.texts import iso_ms, plural
-from countersink.stream.connection import cluster_of, mapped, time_us
+from countersink.stream.connection import cluster_of, mapped, memory_use, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (
     GROUP,
@@ -27,14 +27,17 @@ from countersink.stream.names import (
     stream_key,
     used_partitions,
 )
-from countersink.stream.progress import first_arrived
+from countersink.stream.progress import TTL_S, first_arrived
 
 NO_MASTER: Final = "no master"
 """Text in place of a master's address where a hash slot of a cluster has no master."""
+SILENT: Final = "silent"
+"""State of a worker that sent no heartbeat for :data:`SILENT_S` seconds, as after SIGKILL."""
+SILENT_S: Final = 5
 _NUMBERS: Final = frozenset(
     (
         *("pid", "slot", "entries", "duplicates", "rows", "cells"),
-        *("dead", "too_old", "overflown", "lost", "last_batch_ms"),
+        *("dead", "too_old", "overflown", "lost", "last_batch_ms", "silent_s"),
     )
 )
 _TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
@@ -54,8 +57,8 @@ _TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
 def command(watch: bool, every: float) -> None:
     """Show the backlog of the queue, its age, and the workers.
 
-    Dead rows and scheduled jobs are read from MySQL; without MySQL, the rest is shown. Jobs that
-    failed three times in a row are at the end, with the last error.
+    Dead rows and scheduled jobs are read from MySQL; without one of the servers, the rest is shown.
+    At the end are jobs that failed three times in a row, or verify if it failed, with the error.
     """
     if watch and settings.option_value("format") == "json":
         raise Misuse("--watch and --format json exclude each other: leave out one of them")
@@ -63,7 +66,13 @@ def command(watch: bool, every: float) -> None:
     if watch:
         _watch(lambda: render(system_state(client, mysql_url)), every)
         return
-    state = system_state(client, mysql_url)
+    try:
+        state = system_state(client, mysql_url)
+    except StreamUnavailable:
+        found = _database_state(mysql_url)
+        if found["dead_unknown"] is None and settings.option_value("format") == "table":
+            click.echo(f"{output.facts(_losses(found))}\n\n{job_runs.render(found['schedules'])}")
+        raise
     output.write_result(state, lambda: click.echo(render(state)))
 
 
@@ -73,11 +82,15 @@ def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
     ``dead_unknown`` and ``schedules.unknown`` then have the reason.
 
     Raises:
-        StreamError: Redis does not answer, or refuses.
-    """
+        StreamError: Redis does not answer, or refuses."""
+    return {**queue_state(client), **_database_state(mysql_url)}
+
+
+def _database_state(mysql_url: str | None) -> dict[str, Any]:
+    """Return those members of the document that come from MySQL."""
     names = ("dead", "dead_by_reason", "dead_not_kept", "overflown", "lost")
     uncounted = job_runs.ask_mysql(mysql_url, _uncounted, names, "dead_unknown")
-    return {**queue_state(client), **uncounted, "schedules": job_runs.schedules_state(mysql_url)}
+    return {**uncounted, "schedules": job_runs.schedules_state(mysql_url)}
 
 
 def _uncounted(session: Session) -> dict[str, Any]:
@@ -143,18 +156,25 @@ def _summary(found: Mapping[str, Any]) -> str:
         "backlog": f"{_entries(found['backlog'])}, {found['pending']:,} of them with a worker",
         "oldest": _oldest(found),
         "rate": f"{found['rows_per_second']:,} rows/s",
-        "dead rows": _dead(found),
     }
-    if lost := _lost(found):
-        facts["lost"] = lost
+    if _is_full(found):
+        facts["redis"] = "full, it refuses increments: see countersink doctor"
     for node in found["away"]:
         facts[f"away: {node['node']}"] = f"{node['error']}; its entries are not in these numbers"
-    if overflown := _overflown(found):
-        facts["overflow"] = overflown
+    facts |= _losses(found)
     if len(found["streams"]) > 1:
         parts = (f"{s['stream']} {output.display(s['entries'])}" for s in found["streams"])
         facts["streams"] = ", ".join(parts)
     return output.facts(facts)
+
+
+def _losses(found: Mapping[str, Any]) -> dict[str, str]:
+    facts = {"dead rows": _dead(found), "lost": _lost(found), "overflow": _overflown(found)}
+    return {name: text for name, text in facts.items() if text}
+
+
+def _is_full(found: Mapping[str, Any]) -> bool:
+    return 0 < int(found["memory"]["limit"]) <= int(found["memory"]["used"])
 
 
 def _oldest(found: Mapping[str, Any]) -> str:
@@ -182,6 +202,8 @@ def _lost(found: Mapping[str, Any]) -> str:
         return ""
     number = sum(loss["entries"] or 0 for loss in recent)
     waited = sum(loss["waited"] for loss in recent)
+    if not number and not waited:
+        return "what came before Redis was emptied or replaced, if anything: see countersink doctor"
     many = f"at least {number:,}" if number else "an unknown number"
     return f"{many} of {_entries(waited)} that waited in Redis: see countersink doctor"
 
@@ -203,6 +225,8 @@ def _entries(number: int) -> str:
 def _workers(found: Mapping[str, Any]) -> str:
     if not found["workers"] and found["away"]:
         return "Workers unknown: a node that may have their heartbeats does not answer"
+    if not found["workers"] and _is_full(found):
+        return "Workers unknown: Redis is full, and takes no reports of theirs"
     if not found["workers"]:
         return "No worker runs: start one with countersink worker"
     columns = (
@@ -214,6 +238,8 @@ def _workers(found: Mapping[str, Any]) -> str:
     for worker in found["workers"]:
         since = _since(found["at"], worker.get("last_batch"))
         last_error = worker.get("last_error") or "-"
+        if worker.get("state") == SILENT:
+            last_error = f"no report for {output.ago(worker['silent_s'])}"
         rows.append((worker["worker"], *map(worker.get, names), since, last_error))
     return output.table(columns, rows)
 
@@ -238,6 +264,11 @@ def queue_state(client: redis.Redis) -> dict[str, Any]:
     for found in ask_masters(client, away, _published):
         published |= found
     workers = [{"worker": name, **_typed(f)} for name, f in sorted(published.items())]
+    for worker in workers:
+        if worker["silent_s"] > SILENT_S:
+            worker |= {"state": SILENT, "rows_per_second": 0.0}
+    memory = ask_masters(client, away, memory_use)
+    used, limit = max(memory, key=lambda each: each[0] / (each[1] or inf), default=(0, 0))
     waiting = [each for each in streams if each["oldest"] is not None]
     return {
         "at": iso_ms(now),
@@ -246,6 +277,7 @@ def queue_state(client: redis.Redis) -> dict[str, Any]:
         "oldest": min((each["oldest"] for each in waiting), default=None),
         "lag_ms": max((each["lag_ms"] for each in waiting), default=0),
         "rows_per_second": round(sum(one.get("rows_per_second") or 0.0 for one in workers), 1),
+        "memory": {"used": used, "limit": limit},
         "streams": streams,
         "away": [{"node": node, "error": error} for node, error in away.items()],
         "workers": workers,
@@ -292,9 +324,8 @@ def ask_masters(
 
 
 def now_and_away(client: redis.Redis) -> tuple[int, dict[str, str]]:
-    """Return the time of Redis in Unix ms, and the masters that do not answer, each with the
-    reason. In a cluster, the time is that of the master whose clock is furthest ahead. The errors
-    are those of :func:`ask_masters`."""
+    """Return the time of Redis in Unix ms (the latest of all masters), and the masters that do not
+    answer, each with the reason. Raises what :func:`ask_masters` raises."""
     away: dict[str, str] = {}
     return max(ask_masters(client, away, time_us)) // 1000, away
 
@@ -309,9 +340,8 @@ def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[d
 
     Args:
         client: the client of Redis.
-        now: the time of Redis in Unix ms, from :func:`now_and_away`.
-        away: the masters that do not answer, from :func:`now_and_away`. They are skipped. Masters
-            that do not answer this call are added.
+        now, away: from :func:`now_and_away`. The masters in ``away`` are skipped; others that do
+            not answer now are added to it.
 
     Raises:
         StreamError: Redis does not answer or refuses. In a cluster: no node answers.
@@ -354,13 +384,14 @@ def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
 
 def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
     """Return the last heartbeat of each worker, by the worker's consumer name. A heartbeat is a
-    dict of texts; see ``stream/progress.py``."""
+    dict of texts; see ``stream/progress.py``. ``silent_s`` is its age in seconds."""
     workers: dict[str, dict[str, str]] = {}
     for key in client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000):
         fields: Any = client.hgetall(key)
         if fields:  # the key may have expired since the SCAN
             name = as_text(key).removeprefix(WORKER_KEY_PREFIX)
             workers[name] = {as_text(k): as_text(v) for k, v in fields.items()}
+            workers[name]["silent_s"] = str(TTL_S - int(client.ttl(key)))
     return workers
 
 

@@ -196,6 +196,12 @@ def render(found: Mapping[str, Any]) -> str:
         f" (see countersink runs --job {one['job']})"
         for one in found["failing"]
     ]
+    warnings += [
+        f"verify failed at {run['ended']}: {run['detail']}"
+        for run in found["next"]
+        if run["job"] == "verify" and run["last"] == "failed"
+        if run["job"] not in [one["job"] for one in found["failing"]]
+    ]
     texts = (output.wrapped(output.display(text), output.terminal_width()) for text in warnings)
     return "\n".join([output.facts(facts), *chain.from_iterable(texts)])
 

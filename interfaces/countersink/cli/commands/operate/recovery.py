@@ -16,13 +16,15 @@ from typing import Any, Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Exit, Misuse
+from countersink.cli.errors import Exit, Misuse, did_you_mean
 from countersink.cli.values import NAME, Checked
 from countersink.counting.apply import dead
 from countersink.counting.apply.dead import document
 from countersink.counting.apply.dead_retry import retry
 from countersink.database.lease import any_slot
+from countersink.database.session import Session
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
+from countersink.runtime.dead_letter import DeadReason
 from countersink.runtime.texts import iso_ms, plural
 from countersink.stream.decode import decode_payload
 
@@ -66,6 +68,20 @@ def _selected(
     return list(refs) or None, reason
 
 
+def _open_tables(reason: str | None) -> Session:
+    """Return a session of the database.
+
+    Raises:
+        Misuse: the reason is unknown to this version, and no dead row has it.
+    """
+    session = settings.open_tables()
+    known = {*DeadReason, *dead.count(session), *dead.not_kept_by_reason(session)}
+    if reason is not None and reason not in known:
+        hint = did_you_mean(reason, known) or f"the reasons are {', '.join(sorted(known))}"
+        raise Misuse(f"there is no reason {reason!r}: {hint}")
+    return session
+
+
 @dead_group.command("list", cls=settings.Command)
 @click.argument("refs", nargs=-1, type=REF, metavar="[REF]...")
 @settings.one_off("--reason", type=NAME, metavar="CODE", help="Only rows with this reason.")
@@ -77,7 +93,7 @@ def list_command(refs: Sequence[str], reason: str | None, limit: int) -> None:
     The first 10,000 rows of each reason and counter are kept, up to 64 MiB. Of later rows, only the
     number is kept: they cannot be retried. Rows that are retried or dropped make room for new ones.
     """
-    database = settings.open_tables()
+    database = _open_tables(reason)
     rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
     by_reason = dead.count(database)
     not_kept = [
@@ -106,7 +122,7 @@ def retry_command(refs: Sequence[str], reason: str | None, everything: bool) -> 
     backfill has set: both are retried only with --reason or by their REF.
     """
     chosen, why = _selected(refs, reason, everything)
-    database = settings.open_tables()
+    database = _open_tables(why)
     done = retry(database, slot=any_slot(), decode=decode_payload, reason=why, refs=chosen)
     text = f"retried {done.retried:,} ({plural(done.rows, 'row')} counted), failed {done.failed:,}"
     if done.left_out:
@@ -132,8 +148,7 @@ def drop_command(refs: Sequence[str], reason: str | None, everything: bool, yes:
     if chosen is None:
         which = "all dead rows" if why is None else f"all dead rows with the reason {why}"
         output.confirm(yes, f"Delete {which} for good?", "nothing was deleted")
-    database = settings.open_tables()
-    dropped = dead.drop(database, reason=why, refs=chosen)
+    dropped = dead.drop(_open_tables(why), reason=why, refs=chosen)
     output.write_result({"dropped": dropped}, f"dropped {plural(dropped, 'row')}")
 
 

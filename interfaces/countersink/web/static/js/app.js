@@ -101,7 +101,7 @@ async function alarm() {
   if (document.hidden || !app.seesAll()) return;
   try {
     const state = await get("/v1/system");
-    const number = (state.dead ?? 0) + (state.workers.length ? 0 : 1) + (state.schedules?.failing?.length ?? 0);
+    const number = (state.dead ?? 0) + (state.workers.some((one) => one.state !== "silent") ? 0 : 1) + (state.schedules?.failing?.length ?? 0);
     const badge = document.getElementById("alert");
     badge.hidden = !number;
     put(badge, number ? [String(number > 99 ? "99+" : number), h("span", { class: "unseen" }, number === 1 ? " problem" : " problems")] : "");

@@ -64,7 +64,7 @@ export function systemView(app) {
       figure("Waiting", whole(state.backlog), state.backlog === 1 ? "entry in the queue" : "entries in the queue", late(state) ? "warn" : ""),
       figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : state.away.length ? "not known" : "nothing waits", late(state) ? "warn" : ""),
       figure("Rate", whole(Math.round(state.rows_per_second)), "rows a second"),
-      figure("Workers", whole(state.workers.length), slots(state.workers), state.workers.length ? "" : "bad"),
+      figure("Workers", unreported(state) ? "–" : whole(running(state).length), unreported(state) ? "not known" : slots(running(state)), running(state).length || unreported(state) ? "" : "bad"),
       figure("Last compaction", compacted ? `${lasting(secondsSince(state.at, compacted.ended))} ago` : "–", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
     ]);
     put(workers, workerTable(state));
@@ -76,6 +76,9 @@ export function systemView(app) {
   return { element, title: "System", counters: [], gone: () => clearInterval(timer) };
 }
 
+const running = ({ workers }) => workers.filter((one) => one.state !== "silent");
+const isFull = ({ memory }) => memory.limit > 0 && memory.used >= memory.limit;
+const unreported = (state) => isFull(state) && !state.workers.length;
 const late = (state) => state.lag_ms > LATE_S * 1000;
 const secondsSince = (now, then) => (then ? Math.max(0, (new Date(now) - new Date(then)) / 1000) : 0);
 
@@ -90,22 +93,26 @@ function sentence(state) {
     const nodes = state.away.map(({ node }) => node).join(", ");
     return `Redis at ${nodes} does not answer: its entries wait, and are not in these numbers.`;
   }
-  if (!state.workers.length) {
+  if (isFull(state)) return "Redis is full, and takes no increments: start more workers if entries wait, or raise its maxmemory.";
+  if (!running(state).length) {
     return state.backlog
       ? `No worker runs, and ${state.backlog === 1 ? "1 entry waits" : `${whole(state.backlog)} entries wait`}: start one with countersink worker.`
       : "No worker runs: start one with countersink worker.";
   }
+  const verified = (state.schedules.next ?? []).find(({ job }) => job === "verify");
+  if (verified?.last === "failed") return "The last verification failed, so totals may be wrong: see the job verify.";
   if (late(state)) return `The workers are ${lasting(state.lag_ms / 1000)} behind; nothing is lost.`;
   if (state.dead) return `The workers keep up; ${whole(state.dead)} ${state.dead === 1 ? "row" : "rows"} could not be counted.`;
   return state.backlog ? "The workers keep up." : "Everything is counted; nothing waits.";
 }
 
 function workerTable(state) {
+  if (unreported(state)) return h("p", { class: "notice warn" }, "Not known: Redis is full, and takes no reports of workers.");
   if (!state.workers.length) return h("p", { class: "notice warn" }, "No worker runs. Increments wait in Redis until one is started: ", h("code", null, "countersink worker"));
   const row = (one) =>
     h("tr", null, [
       h("th", { scope: "row" }, name(one.worker)),
-      h("td", null, one.state ?? "–"),
+      h("td", { class: one.state === "silent" ? "wrong" : null }, one.state ?? "–"),
       h("td", { class: "number" }, one.slot ?? "–"),
       h("td", { class: "number" }, whole(one.rows_per_second)),
       h("td", { class: "number" }, whole(one.rows)),
