@@ -21,13 +21,15 @@ _COMMANDS: Final = "build/commands"
 _PAGES: Final = command_pages()
 _LINK: Final = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
 """The path of a link that leads to a file of the project."""
+_SEARCHED: Final = {"docs/row-counts": "COUNT(*)"}
+"""Texts for which the search of the site shows a page first: it knows words alone."""
 
 project = _METADATA["name"]
 release = version = _METADATA["version"]
 author = project
 copyright = f"{project} contributors"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "*/README.md", "ops/*/README.md", "*.md", f"{_COMMANDS}/*.md"]
 exclude_patterns = [".*", "README.md", "build/docs", "tests"]
@@ -43,6 +45,10 @@ napoleon_use_ivar = True
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_extra_path = ["site"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "  # copied are the commands alone
+copybutton_prompt_is_regexp = True
 html_copy_source = False
 
 man_pages = [
@@ -59,8 +65,9 @@ def write_commands(_: Sphinx) -> None:
         (directory / f"{name}.md").write_text(text, "utf-8")
 
 
-def link_to_repository(app: Sphinx, page: str, source: list[str]) -> None:
-    """Let links to files that are no pages, such as those of ops/, lead to the repository."""
+def prepare(app: Sphinx, page: str, source: list[str]) -> None:
+    """Let links to files that are no pages, such as those of ops/, lead to the repository; and add
+    the texts by which the search finds a page."""
 
     def linked(found: re.Match[str]) -> str:
         path = (PROJECT / page).parent.joinpath(found[1]).resolve()
@@ -72,9 +79,11 @@ def link_to_repository(app: Sphinx, page: str, source: list[str]) -> None:
         return f"]({_METADATA['urls']['Source']}/blob/main/{path.relative_to(PROJECT)}"
 
     source[0] = _LINK.sub(linked, source[0])
+    if page in _SEARCHED:
+        source[0] += f"\n```{{index}} ! {_SEARCHED[page]}\n```\n"
 
 
 def setup(app: Sphinx) -> None:
     """Register the two steps above."""
     app.connect("builder-inited", write_commands)
-    app.connect("source-read", link_to_repository)
+    app.connect("source-read", prepare)

@@ -65,6 +65,19 @@ def period_sum(page: Page) -> Locator:
     return page.locator(".figure dd > span").nth(1)
 
 
+def test_events_with_dimensions_are_not_listed_as_a_key(look: Look, filled: Web) -> None:
+    filled.store.counters.set(
+        "dimensions.keys", resolution="hour", dimensions=["page"], breakdowns=["page"]
+    )
+    filled.producer.increment("dimensions.keys", {"page": "/"}, 5)
+    filled.producer.increment("dimensions.keys", "/before", 2)
+    filled.apply()
+    page = look.at("/#/counter/dimensions.keys")
+    expect(page.locator(".top-keys:not(.values) .key")).to_have_text(["/before"])
+    expect(page.locator(".trends tbody th")).to_have_text(["/before"])
+    expect(panel(page, "page").locator(".key")).to_have_text(["/"])
+
+
 def test_a_value_filters_the_chart_and_all_other_panels(look: Look) -> None:
     page = look.at("/#/counter/dimensions.visits?range=7")
     for name in NAMES:

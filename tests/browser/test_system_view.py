@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from countersink.counting.apply.dead import count
 from countersink.database.connection import connect
 from countersink.stream.connection import connect as connect_redis
+from countersink.worker.report import WorkerFigures, heartbeat
 from tests.browser.chromium import Look, looking, routed
 from tests.browser.conftest import server
 from tests.browser.filled import send, set_aside, spoil
@@ -183,6 +184,24 @@ def test_workers_come_and_a_backlog_goes(browser: Browser, web: Web) -> None:
                 expect(page.locator("#headline")).to_contain_text("Redis is full")
             finally:
                 client.config_set("maxmemory", 0)
+
+
+def test_the_error_of_a_worker_has_its_time_and_is_red_until_it_is_over(
+    look: Look, system: Web
+) -> None:
+    figures = WorkerFigures()
+    figures.failed("MySQL is away")
+    with connect_redis(system.options.redis_url) as client:
+        beat = heartbeat(client, "one", figures)
+        try:
+            beat.publish(now=True)
+            cell = look.at("/#/system").get_by_role("cell", name=re.compile("MySQL is away .* ago"))
+            expect(cell).to_have_class("wrong")
+            figures.state = "idle"
+            beat.publish(now=True)
+            expect(cell).to_have_class("soft")
+        finally:
+            beat.withdraw()
 
 
 def test_dead_letters_say_what_and_what_to_do_and_show_what_cannot_be_seen(

@@ -59,6 +59,18 @@ def test_a_misspelt_word_is_asked_back_and_not_declared(declared: Servers) -> No
         assert f"--dimensions page,country,status,{by}`" in said
     said = one_sentence(declared.call("totals", "views", "--where", "contry=DE"), 1)
     assert "did you mean country?" in said
+    declared.call("increment", "views", "--dimension", "contry=DE")
+    declared.apply()
+    [dead] = declared.call("dead", "list", "--format", "json").json["rows"]
+    assert "did you mean country? Otherwise declare it with" in dead["detail"]
+
+
+def test_an_event_with_dimensions_has_no_key(declared: Servers) -> None:
+    declared.call("increment", "views", "--dimension", "page=/home")
+    declared.apply()
+    assert "\n(no key)      1\n" in declared.call("totals", "views", "--by", "key").out
+    said = one_sentence(declared.call("totals", "views", "--key", "/home"), 1)
+    assert "with where, such as page=/home" in said
 
 
 def test_a_log_is_counted_by_its_fields_and_again_where_others_are_asked_for(

@@ -1,10 +1,12 @@
 """`countersink info`: backlog, lag, rate, dead rows and workers."""
 
+import re
 import signal
 
 import redis
 
 from countersink.metrics.health import probe_servers, probes
+from countersink.worker.report import WorkerFigures, heartbeat
 from tests.cli.command import Servers, Start, call
 from tests.cli.test_doctor import lines
 from tests.support.waiting import eventually
@@ -57,6 +59,13 @@ def test_each_worker_is_shown_and_ends_by_a_signal_with_nothing_left_behind(
         assert process.wait() == 0
     left = servers.json("info")
     assert (left["workers"], left["pending"]) == ([], 0)
+
+
+def test_the_error_of_a_worker_has_its_time(servers: Servers, redis_client: redis.Redis) -> None:
+    figures = WorkerFigures()
+    figures.failed("MySQL is away")
+    heartbeat(redis_client, "one", figures).publish(now=True)
+    assert re.search(r"MySQL is away \(\d+ m?s ago\)", servers.call("info").out)
 
 
 def test_without_mysql_the_rest_is_shown(servers: Servers) -> None:

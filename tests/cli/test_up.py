@@ -154,7 +154,7 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     assert re.search(r"^worker    \| \S+Z info    started ", first.output(), re.MULTILINE)
     assert "\x1b[" not in first.output()  # no terminal, no colour
 
-    second = start_up(FEWER)
+    second = start_up(FEWER, **urls)  # as a shell that has read environment.sh
     second.wait_for(r"countersink is up\.")
     assert second.urls() == urls  # the same ports and passwords
     assert page_and_key(second)[1] == key
@@ -287,6 +287,27 @@ def test_configured_servers_are_used_and_never_stopped(
     assert redis_server.running
     with redis.Redis.from_url(redis_url) as client:
         assert client.ping()
+
+
+def test_the_environment_file_sets_a_configured_url_too(
+    start_up: Start, empty_mysql_url: str
+) -> None:
+    url = f"{empty_mysql_url}?ssl_verify=&ssl="
+    up = start_up((), COUNTERSINK_MYSQL_URL=url)
+    up.wait_for(r"# sets COUNTERSINK_MYSQL_URL and COUNTERSINK_REDIS_URL")
+    assert up.urls()["COUNTERSINK_MYSQL_URL"] == url
+    assert f"MYSQL_URL='{url}'" in (up.data / "environment.sh").read_text()
+
+
+def test_a_command_without_a_url_names_the_file_of_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "environment.sh" not in one_sentence(call("totals", "page_views"), 2)
+    (tmp_path / "countersink-data").mkdir()
+    (tmp_path / "countersink-data/environment.sh").touch()
+    said = one_sentence(call("totals", "page_views"), 2)
+    assert "; `. countersink-data/environment.sh` sets that of `countersink up`." in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

@@ -85,6 +85,8 @@ def test_a_page_shows_how_often_it_was_viewed(
             eventually(lambda: store.totals.total("page_views") == 1)
         assert found["view"]("/home") == 1
         assert store.totals.many("page_views", ["/home", "/b"]) == {"/home": 1, "/b": 0}
+        with Store("mysql://127.0.0.1:1/countersink") as found["store"]:
+            assert found["view"]("/home") is None
 
 
 def test_the_units_of_two_servers_are_there() -> None:

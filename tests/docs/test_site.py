@@ -1,6 +1,7 @@
 """The site of the documents and the manual pages, if the packages that build them are there."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.support.processes import PROJECT
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both, built as `make docs` does: a warning, such as of a broken link, is an error."""
-    pytest.importorskip("sphinx")
+    pytest.importorskip("sphinx_copybutton")
     directory = tmp_path_factory.mktemp("docs")
     for builder in ("html", "man"):
         command = [sys.executable, "-m", "sphinx", "-M", builder, str(PROJECT), str(directory)]
@@ -30,7 +31,9 @@ def test_the_site_has_search_navigation_and_a_dark_mode(built: Path) -> None:
         assert needed in page
     assert "--batch-entries" in (site / "build/commands/countersink-worker.html").read_text()
     assert 'id="countersink.producers.Producer.increment"' in (site / "docs/api.html").read_text()
-    assert (site / "searchindex.js").stat().st_size > 100_000
+    assert "copybutton.js" in page
+    index = (site / "searchindex.js").read_text()
+    assert re.search(r'"count\(\*\)":\[\[\d+,"[^"]*",true\]\]', index)
 
 
 def test_a_link_to_a_file_that_is_no_page_leads_to_the_repository(built: Path) -> None:

@@ -23,6 +23,6 @@ def test_the_tests_of_the_page_pass(mysql_url: str, tmp_path: Path) -> None:
             root.execute("CREATE USER tester@'%' IDENTIFIED BY 'geheim'")
             root.execute(f"{grant[1]} TO tester@'%'")
             url = f"mysql://tester:geheim@{server.where}"
-            assert "2 passed" in run_pytest(tmp_path, COUNTERSINK_MYSQL_URL=url)
+            assert "2 passed" in run_pytest(tmp_path, f"-ocountersink_mysql_url={url}")
         finally:
             root.execute("DROP USER tester@'%'")

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from countersink.producers import Producer, redis_link
+from countersink.producers.options import warn_of_variables
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.stream import names
 from countersink.stream.decode import entry_id_of
@@ -252,6 +253,21 @@ def test_settings_come_from_the_environment(
         assert (options.spool, options.handle_sigterm) == (str(tmp_path / "spool"), False)
         producer.increment("hits")
     assert total(queue.client) == 1
+
+
+def test_the_log_warns_once_of_a_variable_that_nothing_reads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_variables.cache_clear()
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", "off://")
+    for name in ("SPOL", "SPOOL", "MAX_ROWS_FILE", "NONE_SUCH"):
+        monkeypatch.setenv(f"COUNTERSINK_PRODUCER_{name}", "")
+    for _ in range(2):
+        Producer.from_env()
+    assert [text for text in caplog.messages if "not a setting" in text] == [
+        "COUNTERSINK_PRODUCER_NONE_SUCH is not a setting",
+        "COUNTERSINK_PRODUCER_SPOL is not a setting; did you mean COUNTERSINK_PRODUCER_SPOOL?",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ def test_failed_assertions_show_both_sides() -> None:
     producer.increment("hits", "a")
     with pytest.raises(AssertionError, match=r"counted \{'a': 1\}, expected \{'b': 1\}"):
         producer.assert_counted("hits", {"b": 1})
+    home = {"page": "/home", "country": "DE"}
+    hits = r"counted \[\('a', 1\), \(\{'country': 'DE', 'page': '/home'\}, 2\)"
+    producer.increment("hits", home, 2)
+    producer.assert_counted("hits", [(dict(reversed(home.items())), 2), ("a", 1)])
+    with pytest.raises(AssertionError, match=rf"{hits}\], expected \{{'': 3\}}"):
+        producer.assert_counted("hits", {"": 3})
     with pytest.raises(AssertionError, match="expected nothing"):
         producer.assert_nothing_counted()
     producer.clear()

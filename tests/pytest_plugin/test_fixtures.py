@@ -80,3 +80,64 @@ def test_without_a_server_a_test_is_skipped_and_with_a_bad_one_it_fails(tmp_path
         failed = run_pytest(tmp_path, COUNTERSINK_MYSQL_URL=url)
         assert "2 errors" in failed
         assert f"countersink_store: {said}" in failed
+
+
+def test_a_transaction_that_outlasts_the_fixture_leaves_no_database(
+    mysql_url: str, tmp_path: Path
+) -> None:
+    """As that of Django's usual test, which is rolled back after the fixtures."""
+    write(
+        tmp_path,
+        """
+        import os
+        import pymysql
+        import pytest
+        from countersink.database.url import Settings
+        from countersink.store import UnknownCounter
+
+        @pytest.fixture
+        def connection():
+            found = Settings.parse(os.environ["COUNTERSINK_MYSQL_URL"])
+            login = {"user": found.user, "password": found.password}
+            with pymysql.connect(host=found.host, port=found.port, **login) as connection:
+                connection.begin()
+                yield connection
+                connection.rollback()
+
+        def test_counts(connection, countersink_store):
+            countersink_store.increment(connection, "signups")
+            with pytest.raises(UnknownCounter):
+                countersink_store.totals.total("signups")
+        """,
+    )
+    with connect(mysql_url) as session:
+        before = session.query("SHOW DATABASES")
+        printed = run_pytest(tmp_path, COUNTERSINK_MYSQL_URL=mysql_url)
+        assert "1 passed, 1 warning" in printed
+        assert "mark the test django_db(transaction=True)" in printed
+        assert session.query("SHOW DATABASES") == before
+
+
+def test_a_module_with_a_store_is_imported_without_a_server(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        import pytest
+        from countersink.store import Misconfigured, Store
+
+        store = Store.from_env(missing="off")
+
+        def test_no_database():
+            assert repr(store) == "Store('off://')"
+            for use in (store.counters.list, store.migrate, lambda: store.sequences.next("n")):
+                with pytest.raises(Misconfigured, match="COUNTERSINK_MYSQL_URL is missing or off"):
+                    use()
+            with pytest.raises(ValueError, match="missing must be 'error' or 'off'"):
+                Store.from_env(missing="none")
+
+        def test_of_the_store(countersink_store):
+            raise AssertionError
+        """,
+    )
+    assert "1 passed, 1 skipped" in run_pytest(tmp_path)
+    assert "1 passed, 1 skipped" in run_pytest(tmp_path, COUNTERSINK_MYSQL_URL="off://")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from countersink.counting.totals.query import DIMENSIONS, Query
 from countersink.counting.totals.selection import Selection
 from countersink.database.session import Session
 from countersink.runtime.dimensions import check_dimensions
-from countersink.store import Store
+from countersink.store import Store, UnknownDimension
 from countersink.stream.connection import connect
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
@@ -90,6 +91,35 @@ def test_each_event_is_there_once(
             assert sum(total for _, total in days) == by_country[country]
         assert reads.total("views", include_pending=True).value == expected.total()
         assert reads.names(include_pending=True) == ["views"]
+
+
+def test_a_key_of_a_counter_with_dimensions_is_told_from_a_value(
+    client: redis.Redis, store: Store, mysql_url: str
+) -> None:
+    """A key that was counted before the counter had dimensions is still answered."""
+    reads = Asking(store, client)
+    queue(client, random.Random(0))
+    with closing(Applier(mysql_url, 17)) as applier:
+        applier.apply([entry([(0, "views", "/old", minute_of(0), 5)])])
+    apply_all(client, mysql_url, acknowledge=True)
+    assert store.totals.total("views", key="/old") == 5
+    assert store.totals.total("views", key="/old", last="7d") == 0
+    assert store.totals.many("views", ["/new", "/old"]) == {"/new": 0, "/old": 5}
+    assert store.totals.total("views", key="") == store.totals.total("views") - 5
+    expected = (
+        r"has dimensions \(country, page\), .* key '/new': .* with where, such as country=/new"
+    )
+    for ask in (
+        store.totals.total,
+        store.totals.daily,
+        partial(store.totals.unique_by, unit="day"),
+    ):
+        with pytest.raises(UnknownDimension, match=expected):
+            ask("views", key="/new")
+    at = now_ms(client)
+    rows = [("views", "/new", minute_of(0), 3)]
+    send(client, Sealed(new_entry_id(at), at, encode_rows(rows), len(rows)))
+    assert reads.total("views", key="/new", include_pending=True).value == 3
 
 
 def test_the_window_before_a_breakdown_was_declared_is_not_told(

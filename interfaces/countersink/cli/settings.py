@@ -440,6 +440,10 @@ def is_given(parameter: str) -> bool:
     return source not in (None, ParameterSource.DEFAULT)
 
 
+DATA: Final = Path("countersink-data")
+"""Default directory of `countersink up`."""
+ENVIRONMENT_FILE: Final = "environment.sh"
+"""Name of the shell file in that directory that sets the URLs."""
 EXAMPLES: Final = {
     "redis": "redis://localhost:6379/0",
     "mysql": "mysql://user:password@localhost:3306/countersink",
@@ -508,9 +512,11 @@ def redis_url() -> str:
 def _configured(server: str) -> str:
     if url := option_value(f"{server}_url"):
         return str(url)
+    file = DATA / ENVIRONMENT_FILE
     raise Misuse(
         f"no {server} URL is configured: set COUNTERSINK_{server.upper()}_URL "
         f"(such as {EXAMPLES[server]}) or pass --{server}-url"
+        + (f"; `. {file}` sets that of `countersink up`" if file.exists() else "")
     )
 
 

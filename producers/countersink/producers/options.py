@@ -2,13 +2,16 @@
 environment variables (``COUNTERSINK_PRODUCER_...``, ``..._FILE``).
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
+from countersink.runtime.log import Log
 
 URL_VARIABLE: Final = "COUNTERSINK_REDIS_URL"
 PREFIX: Final = "COUNTERSINK_PRODUCER_"
@@ -146,6 +149,21 @@ def from_environment(
         return url, Options(**given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"in the environment ({PREFIX}…): {error}") from error
+
+
+@cache  # once in a process
+def warn_of_variables() -> None:
+    """Warn of each environment variable ``COUNTERSINK_PRODUCER_…`` that nothing reads."""
+    known = [field.name.upper() for field in fields(Options)]
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(PREFIX)
+        if name != variable and name.removesuffix("_FILE") not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 (few processes need it)
+
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+            log = Log(logging.getLogger("countersink.producers"))
+            log("unknown_variable", f"{variable} is not a setting{hint}", level=logging.WARNING)
 
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:

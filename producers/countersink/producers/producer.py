@@ -24,6 +24,7 @@ from countersink.producers.options import (
     ProducerOptions,
     from_environment,
     is_recorded,
+    warn_of_variables,
 )
 from countersink.producers.recorder import Recorded, Recorder
 from countersink.runtime.dimensions import RowKey
@@ -98,7 +99,8 @@ class Producer(Recorded):
     @classmethod
     def from_env(cls, *, missing: Missing = "error") -> Self:
         """Create a producer with the URL and the settings in environment variables: see
-        :func:`countersink.producers.options.from_environment`.
+        :func:`countersink.producers.options.from_environment`. The log warns of variables
+        ``COUNTERSINK_PRODUCER_…`` that nothing reads, once in a process.
 
         Args:
             missing: ``"off"``: if ``COUNTERSINK_REDIS_URL`` is missing, log a warning and return a
@@ -110,6 +112,7 @@ class Producer(Recorded):
                 setting is invalid; the message names the variable.
         """
         url, options = from_environment(missing=missing)
+        warn_of_variables()
         return cls(url, **asdict(options))
 
     def increment(

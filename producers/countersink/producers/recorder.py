@@ -16,7 +16,7 @@ base of ``Producer`` with the methods for these tests: ``count``, ``totals``, ``
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -30,7 +30,7 @@ from countersink.producers.engine import Engine
 from countersink.producers.options import OFF
 from countersink.producers.outbox import Stats
 from countersink.producers.threads import RLock
-from countersink.runtime.dimensions import RowKey
+from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.limits import check_key
 from countersink.runtime.log import Log
 from countersink.runtime.members import check_member
@@ -206,17 +206,29 @@ class Recorded(Engine):
                 found[place] = found.get(place, 0) + each.amount
         return found
 
-    def assert_counted(self, counter: str, expected: Mapping[str, int]) -> None:
-        """Assert that the totals of ``counter`` are exactly ``expected``, which maps each key to
-        its total.
+    def assert_counted(
+        self,
+        counter: str,
+        expected: Mapping[str, int] | Iterable[tuple[str | Mapping[str, str], int]],
+    ) -> None:
+        """Assert that the totals of ``counter`` are exactly ``expected``: a mapping of each key to
+        its total, or pairs of a key or of dimensions and their total::
+
+            producer.assert_counted("page_views", [({"path": "/home", "device": "mobile"}, 1)])
 
         Raises:
             AssertionError: the totals differ; the message shows both.
         """
         __tracebackhide__ = True  # pytest shows the test's line instead
-        found = {key: total for (_, key), total in self.totals(counter).items()}
-        if found != dict(expected):
-            raise AssertionError(f"{counter}: counted {found!r}, expected {dict(expected)!r}")
+        found: dict[RowKey, int] = {}
+        for each in self.increments:
+            if each.counter == counter:
+                key = check_row_key(each.key)
+                found[key] = found.get(key, 0) + each.amount
+        pairs = expected.items() if isinstance(expected, Mapping) else expected
+        wanted = {check_row_key(key): total for key, total in pairs}
+        if found != wanted:
+            raise AssertionError(f"{counter}: counted {_shown(found)}, expected {_shown(wanted)}")
 
     def assert_nothing_counted(self) -> None:
         """Assert that there was no increment.
@@ -234,6 +246,13 @@ class Recorded(Engine):
         with _lock:
             record.increments.clear()
             record.ids.clear()
+
+
+def _shown(totals: Mapping[RowKey, int]) -> str:
+    if all(isinstance(key, str) for key in totals):
+        return repr(totals)
+    pairs = [(key if isinstance(key, str) else dict(key), total) for key, total in totals.items()]
+    return repr(pairs)
 
 
 @cache  # once in a process

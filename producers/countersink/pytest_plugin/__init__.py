@@ -6,7 +6,9 @@ pytest imports this module whenever it starts, so the fixtures import what they 
 
 import os
 import uuid
+import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 
 _INI: Final = "countersink_mysql_url"
 _MYSQL: Final = "COUNTERSINK_MYSQL_URL"
+_OPEN: Final = (
+    "countersink_store: the test ended in a transaction that has used the store's database. Totals"
+    " do not see what it counts: in Django, mark the test django_db(transaction=True). The database"
+    " is dropped when pytest ends"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,20 +50,21 @@ def countersink_producer(monkeypatch: pytest.MonkeyPatch) -> "Producer":
 
 @pytest.fixture
 def countersink_store(
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> "Iterator[Store]":
     """A store on a database that is created for the test and dropped after it. ``Store.from_env()``
-    uses the same database during the test.
+    uses the same database during the test. If a transaction that outlasts the fixture has used the
+    database, it is dropped when pytest ends.
     """
     try:
         from countersink.database.connection import connect
-        from countersink.database.errors import StoreError
-        from countersink.database.url import with_database
+        from countersink.database.errors import Conflict, StoreError
+        from countersink.database.url import OFF, with_database
         from countersink.store import Store
     except ModuleNotFoundError as error:
         pytest.skip(f"countersink_store: {error}")
-    server = pytestconfig.getini(_INI) or os.environ.get(_MYSQL)
-    if not server:
+    server = request.config.getini(_INI) or os.environ.get(_MYSQL)
+    if server in (None, "", OFF):
         pytest.skip(f"countersink_store needs a MySQL server: set {_MYSQL}, or -o {_INI}=URL")
     name = f"countersink_test_{uuid.uuid4().hex[:12]}"
     try:
@@ -73,5 +81,16 @@ def countersink_store(
             store.migrate()
             yield store
     finally:
-        with connect(url, database=False) as session:
-            session.execute(f"DROP DATABASE {name}")
+        drop = partial(_drop, url, name)
+        try:
+            drop()
+        except Conflict:
+            request.session.addfinalizer(drop)
+            warnings.warn(_OPEN, pytest.PytestWarning, stacklevel=1)
+
+
+def _drop(url: str, name: str) -> None:
+    from countersink.database.connection import connect
+
+    with connect(url, database=False, lock_wait=1) as session:
+        session.execute(f"DROP DATABASE {name}")

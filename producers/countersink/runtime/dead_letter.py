@@ -143,7 +143,7 @@ class DeadReason(StrEnum):
         "unknown_dimension",
         "The counter does not have this dimension",
         "An increment may have only the dimensions that its counter declares.",
-        "Declare it with “countersink counter set --dimensions”, then press Retry; or drop this.",
+        "Correct a misspelling in the sender, and drop this; or declare the dimension, then Retry.",
     )
     NOT_UNIQUE = (
         "not_unique",

@@ -126,7 +126,7 @@ def connect(
         options: options of the session.
 
     Raises:
-        Misconfigured: the URL cannot be used, or names no database.
+        Misconfigured: the URL cannot be used, is ``off://``, or names no database.
         SchemaMismatch: the database does not exist.
         Refused: the password is wrong, the server's certificate does not verify, the server is too
             old, its ``max_allowed_packet`` is too small, or its replication group has several
@@ -136,6 +136,8 @@ def connect(
             takes writes.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
+    if settings.off:
+        raise Misconfigured("there is no database: COUNTERSINK_MYSQL_URL is missing or off://")
     if database and settings.database is None:
         raise Misconfigured("the MySQL URL names no database: add /name to it")
     log_in = partial(_log_in, database=database, **options)

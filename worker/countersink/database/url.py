@@ -10,6 +10,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from countersink.database.errors import Misconfigured
 
+OFF: Final = "off://"
+"""The URL of an application that is imported without a database."""
 _OPTIONS: Final = ("ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_socket")
 _FILES: Final = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 _YES: Final = ("1", "true", "yes", "on")
@@ -80,6 +82,8 @@ class Settings:
         Raises:
             Misconfigured: the URL cannot be used. The message says why, and never has the password.
         """
+        if url == OFF:
+            return cls(host="", database="off")
         try:
             # One URL for each host, as the parser knows no lists of hosts.
             several = [urlsplit(each) for each in _with_one_host(url)]
@@ -124,6 +128,13 @@ class Settings:
         )
 
     @property
+    def off(self) -> bool:
+        """Whether the URL is ``off://``: there is no database, and each login raises
+        Misconfigured.
+        """
+        return not self.host
+
+    @property
     def where(self) -> str:
         """The first host and its port, or the path of the socket, as text for messages."""
         return self.unix_socket or _shown(self.host, self.port)
@@ -159,6 +170,8 @@ class Settings:
         return context
 
     def __str__(self) -> str:
+        if self.off:
+            return OFF
         where = ",".join((self.where, *(_shown(*other) for other in self.others)))
         return f"mysql://{self.user or ''}@{where}/{self.database or ''}"
 

@@ -6,8 +6,7 @@ tables, increments in the application's own transactions, and migrations.
     from countersink.store import Store
 
     store = Store.from_env()
-    store.totals.daily("page_views", key="/home")
-"""
+    store.totals.daily("page_views", key="/home")"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, TypeVar, Unpack
+from typing import Final, Literal, TypeVar, Unpack
 
 from countersink.counting.counters.counters import Counters
 from countersink.counting.errors import (
@@ -48,7 +47,7 @@ from countersink.database.errors import (
 from countersink.database.replicas import ReplicaPool
 from countersink.database.session import Session
 from countersink.database.sessions import Pool, open_tables
-from countersink.database.url import Settings
+from countersink.database.url import OFF, Settings
 from countersink.row_counts import TrackedTables, row_count
 from countersink.row_counts.check import COUNT_SECONDS
 from countersink.sequences import HANDING_IDLE_SECONDS, Sequences
@@ -103,8 +102,7 @@ Result = TypeVar("Result")
 
 class Store(AbstractContextManager["Store", None]):
     """The database of counts, for an application. It connects at its first use. Thread-safe and
-    fork-safe.
-    """
+    fork-safe."""
 
     def __init__(
         self, url: str, *, read_url: str | None = None, statement_seconds: float | None = None
@@ -121,8 +119,7 @@ class Store(AbstractContextManager["Store", None]):
                 for no limit.
 
         Raises:
-            Misconfigured: a URL cannot be used.
-        """
+            Misconfigured: a URL cannot be used."""
         self._settings = Settings.parse(url)
         if self._settings.database is None:
             raise Misconfigured("the MySQL URL names no database: add /name to it")
@@ -143,17 +140,25 @@ class Store(AbstractContextManager["Store", None]):
         self._sequences: dict[int, Sequences] = {}
 
     @classmethod
-    def from_env(cls) -> "Store":
+    def from_env(cls, *, missing: Literal["error", "off"] = "error") -> "Store":
         """Return a store for the URL in the environment variable ``COUNTERSINK_MYSQL_URL``, or in
         the file that ``COUNTERSINK_MYSQL_URL_FILE`` names. The URL of the replicas, if there are
         any, is in ``COUNTERSINK_MYSQL_READ_URL`` or in the file that
         ``COUNTERSINK_MYSQL_READ_URL_FILE`` names.
 
+        Args:
+            missing: ``"off"`` returns a store for the URL ``off://`` where neither of the first two
+                variables is set, so that a module can be imported without settings. Each use of it
+                raises Misconfigured.
+
         Raises:
-            Misconfigured: there is no URL of the database; or a variable and its ``_FILE`` variant
-                are both set; or a file cannot be read, or a URL cannot be used.
+            Misconfigured: there is no URL of the database (unless ``missing`` is ``"off"``); or a
+                variable and its ``_FILE`` variant are both set; or a file cannot be read, or a URL
+                cannot be used.
         """
-        url = _from_environment(ENVIRONMENT)
+        if missing not in ("error", "off"):
+            raise ValueError(f"missing must be 'error' or 'off', not {missing!r}")
+        url = _from_environment(ENVIRONMENT) or (OFF if missing == "off" else None)
         if not url:
             raise Misconfigured(f"set {ENVIRONMENT} to mysql://user:password@host:3306/database")
         return cls(url, read_url=_from_environment(READ_ENVIRONMENT))

@@ -354,6 +354,8 @@ CHANGE: Final = "change"
 def _figure(row: dict[str, Any], name: str) -> object:
     """Return what a table shows in the column ``name`` of a row; ``≈`` marks an estimate."""
     value: object = row[name]
+    if value == "":
+        return f"(no {name})"
     return f"≈ {value:,}" if name == "total" and row.get("estimate") else value
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from countersink.cli import settings
 from countersink.cli.errors import Failure, ServerError, scrub
 from countersink.cli.output import write_result
 from countersink.cli.private_server import (
+    LOOPBACK,
     ChildProcess,
     PrivateServer,
     Restartable,
@@ -65,9 +67,6 @@ WEB_MODULE: Final = "uvicorn"
 KEY_FILE: Final = "web.key"
 """Name of the file that has the dashboard's API key. The key allows everything, so only its owner
 may read the file."""
-ENVIRONMENT_FILE: Final = "environment.sh"
-"""Name of the shell file that sets the URLs. They contain passwords, so only its owner may read the
-file."""
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
 JOBS_REDIS_URL = "COUNTERSINK_JOBS_REDIS_URL"
@@ -88,7 +87,7 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
 @settings.setting(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("countersink-data"),
+    default=settings.DATA,
     metavar="DIR",
     help="Directory for the private servers' data and the dashboard's key, kept between runs.",
 )
@@ -141,7 +140,7 @@ def _run(
     Args:
         data: the directory of the private servers.
         given: the URLs that the user has configured, by environment variable. A server whose URL is
-            among them is never started or stopped.
+            among them is never started or stopped, unless it is a private server of ``data``.
         ports: the port of each listener, by its command; None if the listener is not to be started.
         stop: the queue of signals that ask this command to stop.
         stack: gets the functions that stop what was started.
@@ -152,7 +151,10 @@ def _run(
         (REDIS_URL, "Redis", RedisServer(data / "redis"), ""),
         (MYSQL_URL, "MariaDB", MariaDBServer(data / "mysql"), DATABASE),
     ):
-        if url := given.get(variable):
+        url = given.get(variable)
+        # A shell that has read environment.sh gives the URL of the private server itself.
+        own = server.directory.exists() and f":{server.password}@{LOOPBACK}:" in (url or "")
+        if url and not own:
             _say(f"{variable} is set: using {url}, not a server in {data}")
         else:
             _say(f"starting {name} in {server.directory}")
@@ -222,8 +224,8 @@ def _instructions(
         lines.append(f"  data    {data} (kept when this stops)")
     lines.append("In another shell:")
     if private:
-        file = _write_environment(data, private)
-        lines.append(f"  . {file}      # sets {' and '.join(private)}, with passwords")
+        file = _write_environment(data, urls)
+        lines.append(f"  . {file}      # sets {' and '.join(urls)}, with passwords")
     lines += [
         "  countersink increment page_views /home",
         "  countersink totals page_views --last 24h",
@@ -272,11 +274,11 @@ def _page_key(mysql_url: str, file: Path) -> str:
 
 
 def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
-    """Write the shell file that exports the URLs of the private servers, and return its path."""
+    """Write the shell file that exports the URLs, and return its path. They contain passwords, so
+    only its owner may read the file."""
     lines = ["# Written by `countersink up`; holds passwords."]
-    # nothing in the URLs of private servers needs quoting inside ''
-    lines += [f"export {variable}='{url}'" for variable, url in urls.items()]
-    file = directory / ENVIRONMENT_FILE
+    lines += [f"export {variable}={shlex.quote(url)}" for variable, url in urls.items()]
+    file = directory / settings.ENVIRONMENT_FILE
     write_private(file, "\n".join(lines) + "\n")
     return file
 

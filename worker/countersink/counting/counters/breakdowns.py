@@ -11,6 +11,7 @@ users cannot give. It has the settings of its counter, and is counted in the sam
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -36,6 +37,9 @@ MAX_LENGTH: Final = 61
 """
 NONE: Final = "none"
 """The text by which users declare no dimensions, or no breakdowns."""
+ALIKE: Final = 0.65
+"""Similarity from which on a name may be a misspelling of another: ``dya`` of ``day``, but not
+``source`` of ``hour``."""
 
 
 _REMEMBERED: Final = 20_000
@@ -156,8 +160,10 @@ def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None
     """
     if name not in dimensions:
         names = f"its dimensions are {', '.join(dimensions)}" if dimensions else "it has none"
+        near = get_close_matches(name, dimensions, 1, ALIKE)
+        step = f"did you mean {near[0]}? Otherwise declare it" if near else "declare it"
         raise UnknownDimension(
-            f"{counter!r} has no dimension {name!r} ({names}): declare it with `countersink counter"
+            f"{counter!r} has no dimension {name!r} ({names}): {step} with `countersink counter"
             f" set {counter} --dimensions {','.join([*dimensions, name])}`"
         )
 

@@ -91,7 +91,8 @@ class Totals:
     plain values, and raise an error instead of a partial answer. Questions by dimensions
     (``where``, :meth:`by`, :meth:`unique_by_dimensions`) are answered by a breakdown. If the range
     begins before the breakdown counts events, these methods raise IncompleteBreakdown; its
-    ``since`` is the time from which on to ask.
+    ``since`` is the time from which on to ask. They raise UnknownDimension for a key of a counter
+    with dimensions that was never counted: events with dimensions have no key.
 
     Every method raises UnknownCounter for a counter that was neither created nor ever counted,
     except :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`. Every method raises ValueError

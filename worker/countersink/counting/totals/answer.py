@@ -11,7 +11,13 @@ from typing import Any, TypeVar, cast
 
 from countersink.counting.counters.all_counters import totals_of
 from countersink.counting.counters.buckets import ONE_DAY, month_ends, month_of
-from countersink.counting.errors import AnswerTooLarge, IncompleteBreakdown, InexactZone, RolledUp
+from countersink.counting.errors import (
+    AnswerTooLarge,
+    IncompleteBreakdown,
+    InexactZone,
+    RolledUp,
+    UnknownDimension,
+)
 from countersink.counting.totals import sums, unions
 from countersink.counting.totals.breakdown_views import BreakdownView, view_of
 from countersink.counting.totals.query import (
@@ -46,7 +52,8 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     Raises:
         UnknownCounter: the counter was neither created nor ever counted, and has no pending
             amounts.
-        UnknownDimension: no breakdown has the dimensions that were asked for.
+        UnknownDimension: no breakdown has the dimensions that were asked for; or the counter has
+            dimensions, and keys are asked for of which none was ever counted.
         InexactZone: the counter's buckets do not add up to the days or times asked for.
         RolledUp: the range begins or ends within a month that is a single bucket; or the query is
             ``strict``, and some of the days, hours or minutes asked for are rolled up.
@@ -60,6 +67,7 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     selection = query.selection
     found = Answer(query.columns, pending=snapshot.pending.entries)
     if selection.counter is not None:
+        _check_keys(snapshot, selection)
         shown = (selection.counter,) if query.by == "counter" else ()
         found.rows = [(*shown, *row) for row in rows(snapshot, query, found)]
     elif query.by in ("counter", "total") and selection.everything and selection.keys is None:
@@ -83,6 +91,25 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     _check_number(query, found)
     found.rolled_up_to = snapshot.rolled_up_to(selection.counter, selection.visible)
     return found
+
+
+def _check_keys(snapshot: Snapshot, selection: Selection) -> None:
+    """Raise UnknownDimension if a counter has dimensions, and nothing was ever counted under the
+    named keys of a selection. Keys that it had before it got dimensions may be asked for.
+    """
+    counter, keys = selection.counter, selection.keys
+    dimensions = snapshot.shape(counter).dimensions
+    if counter is None or not dimensions or not keys or isinstance(keys, KeyMatch):
+        return
+    view = snapshot.view(counter)
+    if any(snapshot.added(counter, None, keys)) or any(
+        not key or snapshot.edges(view, [key]) for key in keys
+    ):
+        return
+    raise UnknownDimension(
+        f"{counter!r} has dimensions ({', '.join(dimensions)}), and nothing was counted under the"
+        f" key {keys[0]!r}: ask for their values with where, such as {dimensions[0]}={keys[0]}"
+    )
 
 
 def _check_number(query: Query, found: Answer) -> None:

@@ -11,10 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
-from typing import Final
 
 from countersink.counting.counters import buckets
-from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
+from countersink.counting.counters.breakdowns import (
+    ALIKE,
+    Breakdown,
+    Dimensioned,
+    read_dimensioned,
+)
 from countersink.counting.errors import UnknownDimension
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.series import UNITS
@@ -22,10 +26,6 @@ from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.errors import StoreError
 from countersink.runtime.dimensions import SEPARATOR, part, values_of
 from countersink.runtime.limits import OVERFLOW, text_bytes
-
-_ALIKE: Final = 0.65
-"""Similarity from which on a name may be a misspelling of another: ``dya`` of ``day``, but not
-``source`` of ``hour``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) ->
     declared = read_dimensioned(snapshot.session, counter).get(counter, Dimensioned(counter, ()))
     for name in sorted({*by, *where}.difference(declared.dimensions)):
         # A hint to declare it would make a misspelling permanent.
-        if near := get_close_matches(name, [*UNITS, *declared.dimensions], 1, _ALIKE):
+        if near := get_close_matches(name, [*UNITS, *declared.dimensions], 1, ALIKE):
             raise UnknownDimension(
                 f"{counter!r} has no dimension {name!r}: did you mean {near[0]}?"
             )

@@ -70,10 +70,12 @@ class Shape:
         known: whether the counter was created or counted.
         scheme: the counter's scheme. Its attribute ``counter`` is the counter's name; or ``""`` if
             the name is invalid, so that no row has it.
+        dimensions: the dimensions that the counter has declared.
     """
 
     known: bool
     scheme: Scheme
+    dimensions: tuple[str, ...] = ()
 
 
 class Snapshot:
@@ -318,12 +320,12 @@ class _Group:
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
     """Return the shape of each counter by name: what a snapshot knows of it."""
     found = {
-        name: Shape(bool(known), scheme_of(name, columns))
-        for name, known, *columns in session.query(
+        name: Shape(bool(known), scheme_of(name, columns), tuple(names.split(",")) if names else ())
+        for name, known, names, *columns in session.query(
             "SELECT name, created IS NOT NULL"
             " OR EXISTS (SELECT 1 FROM counter_ledger WHERE counter = name)"
             " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = name),"
-            f" {SCHEME_COLUMNS} FROM counter WHERE name IN ({marks(names)})",
+            f" dimensions, {SCHEME_COLUMNS} FROM counter WHERE name IN ({marks(names)})",
             names,
         )
     }

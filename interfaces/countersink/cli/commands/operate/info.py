@@ -58,8 +58,7 @@ def command(watch: bool, every: float) -> None:
     """Show the backlog of the queue, its age, and the workers.
 
     Dead rows and scheduled jobs are read from MySQL; without one of the servers, the rest is shown.
-    At the end are jobs that failed three times in a row, or verify if it failed, with the error.
-    """
+    At the end are jobs that failed three times in a row, or verify if it failed, with the error."""
     if watch and settings.option_value("format") == "json":
         raise Misuse("--watch and --format json exclude each other: leave out one of them")
     client, mysql_url = settings.open_queue("countersink-info"), settings.option_value("mysql_url")
@@ -240,6 +239,8 @@ def _workers(found: Mapping[str, Any]) -> str:
         last_error = worker.get("last_error") or "-"
         if worker.get("state") == SILENT:
             last_error = f"no report for {output.ago(worker['silent_s'])}"
+        elif at := worker.get("last_error_at"):
+            last_error += f" ({_since(found['at'], at)})"
         rows.append((worker["worker"], *map(worker.get, names), since, last_error))
     return output.table(columns, rows)
 
@@ -256,8 +257,7 @@ def queue_state(client: redis.Redis) -> dict[str, Any]:
     cluster that do not answer are in its member ``away``. Their entries are missing in the sums.
 
     Raises:
-        StreamError: Redis does not answer or refuses. In a cluster: no master answers.
-    """
+        StreamError: Redis does not answer or refuses. In a cluster: no master answers."""
     now, away = now_and_away(client)
     streams = stream_states(client, now, away)
     published: dict[str, dict[str, str]] = {}

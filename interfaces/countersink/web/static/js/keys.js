@@ -6,7 +6,7 @@ import { amount, announce, h, put, settled, text } from "./dom.js";
 import { between, day, moment, percent, plus, whole } from "./format.js";
 import { name, visible } from "./names.js";
 import { failure, told } from "./parts.js";
-import { isKeyless } from "./range.js";
+import { isKeyless, withKey } from "./range.js";
 
 const FIRST_KEYS = 25;
 const FIRST_VALUES = 8;
@@ -86,14 +86,14 @@ export function keys(counter, picked, dimension = null) {
   }
 
   function show(found) {
-    rows = found;
+    rows = withKey(found, dimension === null && wanted.dimensional);
     most = Math.max(1, ...rows.map((row) => row.total));
     const all = rows.reduce((added, row) => added + row.total, 0);
     shareOf = dimension === null ? sum : rows.length < n ? all : chosen.length ? 0 : sum;
-    element.hidden = dimension === null ? isKeyless(rows, wanted.filter) && !find.value : !chosen.length && rows.every(({ key }) => key === "");
+    element.hidden = dimension === null ? isKeyless(found, wanted.filter) && !find.value : !chosen.length && rows.every(({ key }) => key === "");
     arrange(rows.slice(0, Math.max(DRAWN, items.length)));
     fill(0);
-    more.hidden = rows.length < n || n >= MOST_LISTED;
+    more.hidden = found.length < n || n >= MOST_LISTED;
     const searched = find.value;
     if (!rows.length && dimension !== null) put(note);
     else if (!rows.length) put(note, searched ? `No key has “${visible(searched)}” in it.` : "Nothing was counted in these days.");

@@ -56,7 +56,7 @@ export function read(counter, query, known, refused = null) {
   // Figures are compared with the period before, if the chart with nothing else.
   const before = from === null ? null : comparison(compare || "1", { from, to, days, by }, own);
   const cumulative = !ratio && query.get("cumulative") === "1";
-  return { range, from, to, days, by, can, hours, compare, before, own, better: settings.better, now, zone: zoneOf(counter), asked, usual, shownZone, allHours, filter, beside, each, lines, ratio, cumulative };
+  return { range, from, to, days, by, can, hours, compare, before, own, better: settings.better, dimensional: settings.dimensions.length > 0, now, zone: zoneOf(counter), asked, usual, shownZone, allHours, filter, beside, each, lines, ratio, cumulative };
 }
 
 /** Parameters of a question about what is shown of one line. */
@@ -75,6 +75,9 @@ export function viewAddress(counter, query, changes) {
 
 /** Whether a list of keys says nothing, as the only one is that of increments without a key. */
 export const isKeyless = (rows, filter) => rows.length > 0 && rows.every(({ key }) => key === "") && FILTERS.every((one) => !filter[one].length);
+
+/** Rows of keys without that of the events that have dimensions instead, which have lists of their own. */
+export const withKey = (rows, dimensional) => (dimensional ? rows.filter(({ key }) => key !== "") : rows);
 
 /** The part of an address that stays from view to view: "?range=7", or "" for the usual days. */
 export function daysQuery(query) {

@@ -10,7 +10,7 @@ import { label, labelIn, whole } from "./format.js";
 import { serverNow } from "./freshness.js";
 import { name, visible } from "./names.js";
 import { failure, told } from "./parts.js";
-import { isKeyless } from "./range.js";
+import { isKeyless, withKey } from "./range.js";
 import { toldFrom, tooWide } from "./sentences.js";
 import { table } from "./table.js";
 
@@ -60,13 +60,13 @@ export function trending(counter, to) {
   const file = h("p");
   const why = (settings) => settings.resolution === "day" && tooWide(counter, settings, "last 24 hours", "hour");
 
-  async function show({ filter, shownZone, better }, _settings, signal) {
+  async function show({ filter, shownZone, better, dimensional }, _settings, signal) {
     const question = { n: RANKED, last: "24h", against: "previous", ...filter };
     const { rows, window } = await get(counterPath(counter, "top"), question, signal);
     if (signal.aborted) return;
     const focused = list.querySelector("a:focus")?.getAttribute("href");
     if (isKeyless(rows, filter)) return false;
-    const ranked = [...rows].sort((a, b) => growth(b) - growth(a) || b.total - a.total).slice(0, MOST_KEYS);
+    const ranked = [...withKey(rows, dimensional)].sort((a, b) => growth(b) - growth(a) || b.total - a.total).slice(0, MOST_KEYS);
     put(list, ranked.map((row) => trend(row, to(row.key), better)));
     if (focused) [...list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
     keys.hidden = !rows.length;

@@ -117,7 +117,7 @@ function workerTable(state) {
       h("td", { class: "number" }, whole(one.rows_per_second)),
       h("td", { class: "number" }, whole(one.rows)),
       h("td", { class: "number" }, one.last_batch ? `${lasting(secondsSince(state.at, one.last_batch))} ago` : "–"),
-      h("td", { class: one.last_error ? "wrong" : "soft" }, one.last_error ? visible(one.last_error) : "–"),
+      h("td", { class: one.state === "waiting" || one.away ? "wrong" : "soft" }, one.last_error ? `${visible(one.last_error)} (${lasting(secondsSince(state.at, one.last_error_at))} ago)` : "–"),
     ]);
   const names = ["Worker", "State", "Slot", "Rows/s", "Rows", "Last batch", "Last error"];
   return h(
