@@ -25,6 +25,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -240,8 +241,8 @@ def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
             or _SERVICE_LINK.match(f"{name}={os.environ[name]}")
         ):
             # Settings of this command first.
-            similar = did_you_mean(name, known, 0.8) or did_you_mean(name, _variables(root), 0.8)
-            yield name, similar
+            suggest = partial(did_you_mean, name, similarity=0.7, prefix=prefix)
+            yield name, suggest(known) or suggest(_variables(root))
 
 
 def _variables(ctx: click.Context) -> Iterator[str]:
