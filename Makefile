@@ -26,7 +26,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak up docs clean lock release
+.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak campaign up docs clean lock release
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -99,6 +99,12 @@ else
 	@$(BIN)/python -m benchmarks --quick --server $(SERVER)
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --server $(SERVER) $(if $(SEED),--seed $(SEED))
 endif
+
+campaign: install ## rounds of faults for SECONDS=300, published in docs/reliability.md; ACT=NAME, SERVER=mariadb|mysql, REDIS=redis|valkey limit them; with SEED=N one is played again
+	@scripts/servers.sh --tests
+	@scripts/mysql-tree.sh || [ $$? -eq 3 ]
+	@scripts/valkey-tree.sh || [ $$? -eq 3 ]
+	@$(BIN)/python -m tests.campaign --seconds $(SECONDS) $(if $(ACT),--act $(ACT)) $(if $(filter command line,$(origin SERVER)),--server $(SERVER)) $(if $(REDIS),--redis $(REDIS)) $(if $(SEED),--seed $(SEED))
 
 up: install ## private servers, a worker and scheduled jobs, with data kept in DATA=countersink-data
 	@$(BIN)/countersink up $(if $(DATA),--data '$(DATA)')

@@ -22,7 +22,7 @@ import pymysql
 import redis
 
 from countersink.database.connection import connect
-from countersink.database.errors import StoreError, Unavailable
+from countersink.database.errors import Refused, StoreError, Unavailable
 from countersink.database.migrate import migrate
 from countersink.database.session import Session
 from countersink.store import Store
@@ -261,10 +261,18 @@ class GroupGround(DatabaseGround):
         return found
 
     def _change(self, draw: random.Random, meanwhile: Meanwhile) -> None:
-        """A planned switchover."""
+        """A planned switchover, told again where the last coordination is still ending."""
         primary = self.group.primary()
         new = draw.choice([member for member in self.group.members if member is not primary])
-        new.lead()
+
+        def led() -> bool:
+            try:
+                new.lead()
+            except Refused:
+                return False
+            return True
+
+        eventually(led, BACK_S)
         meanwhile()
         assert self.group.primary() is new
 

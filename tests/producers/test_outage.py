@@ -178,4 +178,4 @@ def test_a_full_redis_is_logged_once_and_so_is_its_end(
     records = [r for r in caplog.records if r.name == "countersink.producers"]
     full, over = (record.getMessage() for record in records)
     assert full.startswith("Redis is full: ")
-    assert over == "Redis takes entries again"
+    assert over == "Redis accepts entries again"

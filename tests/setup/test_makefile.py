@@ -22,6 +22,7 @@ PROMISED = [
     "mutations",
     "bench",
     "soak",
+    "campaign",
     "up",
     "docs",
     "clean",
@@ -55,6 +56,9 @@ def test_options_reach_the_programs() -> None:
     assert "-m tests.soak --seconds 1800 --server mysql --seed 7" in soak
     act = make("-n", "soak", "SECONDS=600", "SEED=7", "ACT=tracked_for_a_minute")
     assert "-m tests.soak --act tracked_for_a_minute --seconds 600 --server mariadb --seed 7" in act
+    campaign = make("-n", "campaign", "ACT=bulk", "SERVER=mysql", "REDIS=valkey", "SEED=7")
+    assert "--seconds 300 --act bulk --server mysql --redis valkey --seed 7" in campaign
+    assert "--server" not in make("-n", "campaign", "SECONDS=60")
     assert "-m tests.mutations --jobs 1 'guard*'" in make(
         "-n", "mutations", "ARGS=--jobs 1 'guard*'"
     )

@@ -17,10 +17,9 @@ from countersink.database.migrate import migrate
 from tests.faults.repertoire import Scenario
 from tests.faults.stage import Stage
 from tests.soak.repertoire import REPERTOIRE
-from tests.soak.rounds import arguments, played
+from tests.soak.rounds import Outcome, arguments, durable_servers, played
 from tests.support.databases import dropped
 from tests.support.servers import MySQLServer, RedisServer
-from tests.support.templates import SMALL, template
 
 ACTS_PER_ROUND = 3
 
@@ -35,36 +34,18 @@ def main() -> int:
     faults, acts = Counter[str](), Counter[str]()
     with (
         tempfile.TemporaryDirectory(prefix="csk-") as parent,
-        RedisServer(Path(parent) / "redis", appendfsync="always") as redis_server,
-        MySQLServer(
-            Path(parent) / "mysql",
-            kind=options.server,
-            template=template(options.server),
-            extra=SMALL[options.server],
-        ) as mysql_server,
+        durable_servers(Path(parent), options.server) as servers,
     ):
 
         def play(seed: int, directory: Path) -> str:
             chosen = [named[options.act]] if options.act else draw(seed)
-            with (
-                dropped(mysql_server, f"soak_{seed}") as url,
-                Stage(redis_server, mysql_server, url, seed, directory) as stage,
-            ):
-                migrate(url)
-                stage.redis.flushall()  # of the soak's own server
-                with nullcontext() if chosen[0].alone else stage.compacting():
-                    for act in chosen:
-                        print(act.name, flush=True)
-                        act.soak(stage)
-                        left = [child.name for child in stage.children.running()]
-                        assert not left, f"{act.name} left {left} running"
-                        stage.forget()
-                stage.finish("end of the round")
-                found = stage.all_faults()
-            faults.update(found)
+            found = play_round(*servers, seed, directory, chosen)
+            faults.update(found.faults)
             acts.update(act.name for act in chosen)
-            said = f"increments {stage.traffic.increments} faults {found.total()} difference 0"
-            return f"{said}: {', '.join(act.name for act in chosen)}"
+            increments = found.events["increments"]
+            return (
+                f"increments {increments} faults {found.faults.total()} difference 0: {found.said}"
+            )
 
         only = f" --act {options.act}" if options.act else ""
         rounds, exact = played(options, f"tests.soak --server {options.server}{only}", play)
@@ -72,6 +53,35 @@ def main() -> int:
     print("faults: " + ", ".join(f"{name} {count}" for name, count in faults.most_common()))
     print("not played: " + ", ".join(sorted(named.keys() - acts.keys())))
     return 0 if exact else 1
+
+
+def play_round(
+    redis_server: RedisServer,
+    mysql_server: MySQLServer,
+    seed: int,
+    directory: Path,
+    chosen: list[Scenario],
+) -> Outcome:
+    """Play the acts of a round, one after another, on servers of the soak's own."""
+    with (
+        dropped(mysql_server, f"soak_{seed}") as url,
+        Stage(redis_server, mysql_server, url, seed, directory) as stage,
+    ):
+        migrate(url)
+        stage.redis.flushall()
+        with nullcontext() if chosen[0].alone else stage.compacting():
+            for act in chosen:
+                print(act.name, flush=True)
+                act.soak(stage)
+                left = [child.name for child in stage.children.running()]
+                assert not left, f"{act.name} left {left} running"
+                stage.forget()
+        stage.finish("end of the round")
+        return Outcome(
+            events=Counter(increments=stage.traffic.increments),
+            faults=stage.all_faults(),
+            said=", ".join(act.name for act in chosen),
+        )
 
 
 def draw(number: int) -> list[Scenario]:

@@ -10,12 +10,13 @@ import random
 import sys
 import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
 from tests.faults.grounds import ClusterGround, GaleraGround, Ground, GroupGround, SentinelGround
-from tests.soak.rounds import arguments, played
-from tests.support import galera, group_replication
+from tests.soak.rounds import Outcome, arguments, played
+from tests.support import failover_load, galera, group_replication
 from tests.support.processes import Children
 
 FAULTS_PER_ROUND: Final = 4
@@ -39,7 +40,7 @@ def why_missing(act: str) -> str | None:
     return None
 
 
-def play(ground: Ground, seed: int, directory: Path) -> str:
+def play(ground: Ground, seed: int, directory: Path) -> Outcome:
     """A round; what came of it."""
     draw, names = random.Random(seed), list[str]()
 
@@ -55,9 +56,21 @@ def play(ground: Ground, seed: int, directory: Path) -> str:
             load.wait_for_more()
         seen = load.finish()
     lost = f"lost {len(load.lost)}: {', '.join(load.lost[:NAMED])}" if load.lost else "difference 0"
-    return (
-        f"increments {seen.counted}, {lost}; {seen.idle_s:.1f} s without counting,"
-        f" increment() at most {seen.slowest_s * 1000:.1f} ms; {', '.join(names)}"
+    return Outcome(
+        events=Counter(
+            increments=seen.counted,
+            backfilled=failover_load.LINES,
+            transactions=seen.orders,
+            numbers=len(seen.values),
+        ),
+        faults=Counter(names),
+        said=(
+            f"increments {seen.counted}, {lost}; {seen.idle_s:.1f} s without counting,"
+            f" increment() at most {seen.slowest_s * 1000:.1f} ms; {', '.join(names)}"
+        ),
+        lost=len(load.lost),
+        idle_s=seen.idle_s,
+        slowest_s=seen.slowest_s,
     )
 
 
@@ -76,7 +89,7 @@ def main() -> int:
         rounds, exact = played(
             options,
             f"tests.soak.clusters {options.act}",
-            lambda seed, directory: play(ground, seed, directory),
+            lambda seed, directory: play(ground, seed, directory).said,
         )
     print(f"{options.act}: {rounds} rounds")
     return 0 if exact else 1

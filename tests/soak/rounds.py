@@ -7,8 +7,47 @@ import random
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.servers import Kind, MySQLServer, RedisServer
+from tests.support.templates import SMALL, template
+
+
+@dataclass
+class Outcome:
+    """A round that was exact.
+
+    Attributes:
+        events: how many were sent, by the kind of source.
+        faults: how many befell it, by kind.
+        said: what was played.
+        lost: increments that the queue itself lost when a replica was promoted.
+        idle_s: the longest time without an acknowledged entry; None: not measured.
+        slowest_s: the longest call of ``increment()``; None: not measured.
+    """
+
+    events: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    said: str = ""
+    lost: int = 0
+    idle_s: float | None = None
+    slowest_s: float | None = None
+
+
+@contextmanager
+def durable_servers(parent: Path, kind: Kind) -> Iterator[tuple[RedisServer, MySQLServer]]:
+    """Redis and a database that lose nothing when killed."""
+    with (
+        RedisServer(parent / "redis", appendfsync="always") as redis_server,
+        MySQLServer(
+            parent / "mysql", kind=kind, template=template(kind), extra=SMALL[kind]
+        ) as mysql_server,
+    ):
+        yield redis_server, mysql_server
 
 
 def arguments(program: str, description: str | None) -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@
 Each log record of the logger ``countersink.producers`` has one of these actions (see
 ``runtime/log.py``)::
 
-    connected       Redis answers again
+    connected       Redis accepts entries again
     unavailable     Redis does not answer, or returns an error
     held_back       nothing is sent, because the stream is longer than max_stream_length
     dropped         increments were lost, because memory had no room for them

@@ -113,7 +113,7 @@ class RedisLink:
             self._fail(delivery.error)
         else:
             if self._backoff is not None:
-                self._log("connected", "Redis takes entries again")
+                self._log("connected", "Redis accepts entries again")
             self._backoff = None
             self._check_length(delivery.length)
         return delivery.stored
