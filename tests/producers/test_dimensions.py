@@ -253,4 +253,9 @@ def test_the_recording_producer_counts_by_some_of_the_values() -> None:
     ]
     for key, total in wanted:
         assert producer.count("hits", key) == total, key
-    producer.assert_counted("hits", {"": 106, "/home": 10})
+    dimensioned: list[tuple[str | Mapping[str, str], int]] = [
+        (HOME, 1),
+        ({"page": "/home", "country": "FR"}, 4),
+        ({"page": "x" * 300}, 1),
+    ]
+    producer.assert_counted("hits", [*dimensioned, ("/home", 10), ("", 100)])

@@ -105,7 +105,7 @@ def test_parts_are_the_values_of_dimensions_that_name_them(producer: Producer) -
         tally.add("GET", "/users/{id}", "200")
     tally.add("POST", "/users/{id}", "404")
     tally.add("POST", "/caf\udce9" + "x" * 300, "200")
-    producer.assert_counted("requests", {"": 5})
+    assert producer.count("requests") == 5
     assert producer.count("requests", {"page": "/users/{id}"}) == 4
     assert producer.count("requests", {"page": "/users/{id}", "code": "404"}) == 1
     assert producer.count("requests", {"code": "200"}) == 4
