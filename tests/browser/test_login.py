@@ -139,3 +139,18 @@ def test_a_key_for_some_counters_is_offered_nothing_of_all_of_them(
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)
     asked = [one.removeprefix(guarded.url) for one in look.requests]
     assert not [one for one in asked if one.startswith(("/v1/system", "/v1/dead"))]
+
+
+def test_the_page_fits_a_phone_with_the_longest_name_of_a_key(look: Look, guarded: Web) -> None:
+    name = "n" * 64
+    page = look.at("/login")
+    log_in(page, guarded.key("admin", name=name))
+    for width in (320, 360, 390, 560, 800, 1200):
+        page.set_viewport_size({"width": width, "height": 740})
+        out = page.get_by_role("button", name=f"Log out {name}")
+        expect(out).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        box = out.bounding_box()
+        assert box
+        assert box["height"] < 50, width  # one line
+        assert box["width"] >= (18 if width < 640 else 100), width

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -339,3 +340,48 @@ def test_a_run_that_rejected_lines_have_ended_is_not_done(
         done = backfill(servers, str(log), *given, *arguments)
         assert done.status == 3
         assert "the limit of rejected lines (1) is exceeded" in done.err
+
+
+def test_lines_without_the_dimensions_of_their_counter_are_said_to_be(
+    servers: Servers, log: Path
+) -> None:
+    declared = ("--dimensions", "status", "--breakdowns", "status")
+    assert servers.call("counter", "set", COUNTER, *declared).status == 0
+    for more in (["--dry-run"], []):
+        done = backfill(servers, str(log), *more)
+        assert done.status == 0
+        assert "no --dimension, so totals by dimension lack them: page_views has status" in done.err
+    empty = servers.call("totals", COUNTER, "--by", "status")
+    assert "Nothing was counted in this range. What was counted without dimensions" in empty.out
+    other = ("backfill", str(log), "--counter", "other", "--dimension", "status=status")
+    servers.call("counter", "set", "other", *declared)
+    assert servers.call(*other).err == ""
+
+
+def test_rejected_lines_that_an_option_would_count_need_an_undo_first(
+    servers: Servers, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("t,k,n\n2026-05-12T08:00Z,/a,1\n2026-05-12 08:00,/a,1\n")
+    columns = ("--key-column", "k", "--time-column", "t", "--amount-column", "n")
+    done = backfill(servers, str(tmp_path / "a.csv"), *columns)
+    assert "it has no time zone; give one by --time-zone" in done.err
+    assert re.search(r"other options need `countersink backfills undo \d+` first", done.err)
+    (tmp_path / "b.csv").write_text("t,k,n\n2026-05-12T08:00Z,/a,1\n2026-05-12T08:00Z,/a,19.99\n")
+    done = backfill(servers, str(tmp_path / "b.csv"), *columns)
+    assert "'19.99' is no whole number of 64 bits; count a smaller unit, such as cents" in done.err
+    assert "other options" not in done.err
+
+
+def test_of_many_sources_that_cannot_be_read_the_first_are_named(
+    servers: Servers, log: Path, tmp_path: Path
+) -> None:
+    unread = tmp_path / "unread"
+    unread.mkdir()
+    for number in range(8):
+        (unread / f"{number}.bin").write_text("no log\n")
+    done = backfill(servers, str(log), str(unread))
+    assert done.status == 1
+    assert "added 3." in done.out
+    *named, more = done.err.splitlines()
+    assert [f"{number}.bin: " in line for number, line in enumerate(named)] == [True] * 5
+    assert more.endswith("3 more sources could not be read (see --format json)")

@@ -72,8 +72,15 @@ def test_what_cannot_be_done_says_why(counted: Servers) -> None:
 def test_a_link_to_a_board_is_made_listed_and_ends_with_it(counted: Servers) -> None:
     counted.call("board", "create", "shop", "orders")
     made = counted.call("link", "create", "--board", "shop")
-    assert re.match(r"http://127.0.0.1:8321/shared#/board/shop\?link=cl_\w+", made.out), made.err
+    assert re.match(r"/shared#/board/shop\?link=cl_\w+", made.out), made.err
     assert "sees shop until 2" in made.err
+    assert "--url" in made.err
+    (first,) = counted.json("link", "list")["links"]
+    counted.call("link", "revoke", first["id"])
+    known = {"COUNTERSINK_LINK_CREATE_URL": "http://127.0.0.1:20033"}
+    made = counted.call("link", "create", "--board", "shop", **known)
+    assert made.out.startswith("http://127.0.0.1:20033/shared#/board/shop?link="), made.err
+    assert "--url" not in made.err
     (row,) = counted.json("link", "list")["links"]
     assert (row["counter"], row["board"]) == (None, "shop")
     table = counted.call("link", "list").out.splitlines()

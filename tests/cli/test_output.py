@@ -139,3 +139,28 @@ def test_no_word_is_broken_and_no_line_is_too_long_unless_a_word_is(
 def test_bars_are_shorter_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     at_terminal(monkeypatch, 60)
     assert len(bar(10, 10)) == 20
+
+
+LONG = "/home/" + "x" * 100
+KEYS = [("/b", 7, bar(7, 7)), (LONG, 3, ""), ("日本" * 40, 1, "")]
+
+
+def test_a_terminal_shows_long_keys_without_their_middle_and_keeps_the_bars(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = at_terminal(monkeypatch, 80)
+    write_rows(("~key", ">total", "- "), KEYS)
+    head, short, cut, wide = terminal.getvalue().splitlines()
+    assert head == "key" + " " * 28 + "  total"
+    assert short == f"/b{' ' * 29}      7  {'█' * 40}"
+    assert cut == f"/home/xxxxxxxxx…{'x' * 15}      3"
+    assert wide == "日本日本日本日 … 本日本日本日本      1"
+
+
+def test_a_long_key_in_a_pipe_is_whole_and_widens_no_other_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_rows(("~key", ">total"), [row[:2] for row in KEYS])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"/b{' ' * 58}      7"
+    assert lines[2] == f"{LONG}      3"

@@ -10,6 +10,8 @@ REFUSED = {
     "": {
         "info --watch --format json": "leave out one of them",
         "tail access.log --counter ''": "use 1 to 64 characters",
+        "top views --limit 5": "No such option '--limit'. Did you mean '--top'?",
+        "totals views -n 5": "Did you mean '--top'?",
         "track": "give TABLE or --list",
         "track a.b --list": "--list takes neither TABLE",
         "track ''": "it is empty",
@@ -27,6 +29,8 @@ REFUSED = {
         "--from 2026-W19 --to 2026-W18": "--from 2026-05-04 is after --to 2026-05-03",
         "--count-lines --amount-column n --input-format csv": "exclude each other",
         "--where status": "'status' is not a condition such as status=200",
+        "--where status>=400 --input-format combined": "the operators of --where are = != ~ !~",
+        "--input-format csv --key-column a --time-column b --time-format DD.MM.YYYY": "'%d.%m.%Y'",
         "--where colour=red --input-format combined": "no field 'colour'; they have: host, ident",
         "--key '{path'": "{path",
         "--key '{colour}' --input-format combined": "no field 'colour'",

@@ -140,7 +140,7 @@ def test_a_format_is_taken_at_its_word(time_format: str, time: object, expected:
     ],
 )
 def test_what_is_not_in_the_format_is_malformed(time_format: str, time: str) -> None:
-    with pytest.raises(Malformed, match=r"column 'at': the time '.*' cannot be: "):
+    with pytest.raises(Malformed, match=r"column 'at': the time '.*' cannot be counted: "):
         Clock(time_format, column="at").minute(time)
 
 
@@ -158,7 +158,7 @@ def test_a_number_that_only_another_unit_fits_names_it(unit: str, other: str, se
 
 @pytest.mark.parametrize("time", ["2026051209", "2026123123", "2026051210050", "2026051210050312"])
 def test_a_date_with_its_hour_is_not_taken_for_a_unix_time(time: str) -> None:
-    with pytest.raises(Malformed, match=rf"'{time}' cannot be: .*at most 366 days ahead"):
+    with pytest.raises(Malformed, match=rf"'{time}' cannot be counted: .*at most 366 days ahead"):
         Clock("auto").minute(time)  # of the year 2034
     assert Clock("unix").minute("1726051209") == 1726051209 // 60
     assert Clock("%Y%m%d%H", "UTC").minute("2026051209") == 29_642_940

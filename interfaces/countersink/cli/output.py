@@ -32,7 +32,8 @@ Document = Mapping[str, object]
 document."""
 Columns = Sequence[str]
 """Headings of a table. ``>`` before a heading aligns its column to the right, for numbers. ``-``
-before that marks a column that a narrow terminal may leave out; the last one is left out first."""
+before that marks a column that a narrow terminal may leave out; the last one is left out first.
+``~`` marks a column of keys: a narrow terminal shows long words without their middle."""
 
 _CHUNK_LINES: Final = 1000
 """Number of lines that are written to stdout in one call."""
@@ -40,6 +41,8 @@ _BAR: Final = 40
 """Length of the longest bar, in characters; shorter on a narrow terminal."""
 _NARROWEST: Final = 20
 """Width of a column below which its texts are not wrapped."""
+_PIPED_KEY: Final = 60
+"""Widest column of keys in a pipe; longer keys shift the rest of their line."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
@@ -151,7 +154,7 @@ def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise:
 def write_documents(columns: Columns, rows: Iterable[Document], *, otherwise: str = "") -> None:
     """Write a table of documents to stdout, as :func:`write_rows` does. ``columns`` names the
     members that are shown."""
-    names = [name.lstrip("->") for name in columns]
+    names = [name.lstrip("~->") for name in columns]
     lines = ([each[name] for name in names] for each in rows)
     write_rows(columns, lines, otherwise=otherwise)
 
@@ -164,13 +167,14 @@ def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
 def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a table. The headings come first. If columns are left out, a line with
     their names comes last. Equal texts of a column are wrapped and padded only once."""
-    heads = [name.lstrip("->") for name in columns]
+    heads = [name.lstrip("~->") for name in columns]
     texts = [(head, *(row[number] for row in rows)) for number, head in enumerate(heads)]
     widths = _fitted(columns, list(map(set, texts)))
     padded = []
     for number, width in widths.items():
         pad = partial(_padded, width=width, left=">" not in columns[number])
-        pads = {text: list(map(pad, wrapped(text, width))) for text in set(texts[number])}
+        most = width if terminal_width() < sys.maxsize else sys.maxsize
+        pads = {text: list(map(pad, wrapped(text, most))) for text in set(texts[number])}
         padded.append(map(pads.__getitem__, texts[number]))
     blanks = [" " * width for width in widths.values()]
     for row in zip(*padded, strict=True):
@@ -185,9 +189,13 @@ def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
     """Return a width for each column that is shown, by the column's number. ``texts`` are the texts
     of each column. If the table is wider than the terminal, wide columns become narrower: down to
-    20 characters or the longest word. If that is not enough, columns marked ``-`` are left out."""
+    20 characters or, except for keys, the longest word. If that is not enough, columns marked ``-``
+    are left out."""
     widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}
-    room = terminal_width() + 2  # two spaces follow each column but the last
+    keys = [number for number, name in enumerate(columns) if name.startswith("~")]
+    if (room := terminal_width()) == sys.maxsize:
+        return widths | {number: min(widths[number], _PIPED_KEY) for number in keys}
+    room += 2  # two spaces follow each column but the last
 
     def fits(widths: Mapping[int, int]) -> bool:
         return sum(widths.values()) + 2 * len(widths) <= room
@@ -197,7 +205,7 @@ def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
     least = {
         number: max(min(widths[number], _NARROWEST), *map(_width, " ".join(each).split(" ")))
         for number, each in enumerate(texts)
-    }
+    } | {number: min(widths[number], _NARROWEST) for number in keys}
     optional = [number for number, name in enumerate(columns) if name.startswith("-")]
     while optional and not fits(least):
         del widths[optional[-1]], least[optional.pop()]
@@ -227,6 +235,13 @@ def terminal_width() -> int:
 
 
 def _padded(text: str, width: int, left: bool) -> str:
+    """Return a text with spaces up to a width. On a terminal, a text that is wider gets an ellipsis
+    in its middle."""
+    if _width(text) > width and terminal_width() < sys.maxsize:
+        from rich.cells import set_cell_size
+
+        end = set_cell_size(text[::-1], width // 2)[::-1]
+        return f"{set_cell_size(text, width - 1 - width // 2)}…{end}"
     pad = " " * (width - _width(text))
     return text + pad if left else pad + text
 
@@ -268,19 +283,6 @@ def bar(value: int, largest: int) -> str:
     eighths = max(1, round(8 * longest * value / largest))
     full, rest = divmod(eighths, 8)
     return _EIGHTHS[8] * full + (_EIGHTHS[rest] if rest else "")
-
-
-def ago(seconds: float) -> str:
-    """Return a duration as text: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1 d``."""
-    if seconds < 1:
-        return f"{max(0, round(seconds * 1000))} ms"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} d"
 
 
 def printable(text: str) -> str:

@@ -105,6 +105,10 @@ class SharedSetting(Setting):
         return found if isinstance(found, str) else super().get_default(ctx, call=call)
 
 
+_NAMES_OF_TOP: Final = ("--limit", "-n")
+"""Names that other programs have for the option ``--top``."""
+
+
 class DocumentedCommand(click.Command):
     """A command or group whose help shows its examples, which are in ``examples.toml``."""
 
@@ -140,6 +144,13 @@ class Command(DocumentedCommand):
         warning while a shell asks for completions."""
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in _NAMES_OF_TOP and any(p.name == "top" for p in self.params):
+                name = error.option_name
+                raise click.UsageError(
+                    f"No such option {name!r}. Did you mean '--top'?", ctx
+                ) from None
+            raise
         finally:
             if not ctx.resilient_parsing:
                 _warn_of_variables(ctx)

@@ -283,7 +283,11 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     target = path.resolve()  # replaces a link's target, not the link
-    number, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        number, name = tempfile.mkstemp(".part", f".{target.name}.", target.parent)
+    except OSError as error:
+        error.filename = str(path)  # and not that of the new file
+        raise
     part = Path(name)
     try:
         with os.fdopen(number, "wb") as file:
@@ -345,7 +349,10 @@ def frame(
         UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
             :class:`countersink.counting.totals.Totals`.
     """
-    import pandas as pd  # noqa: PLC0415 (no extra installs it)
+    try:
+        import pandas as pd  # noqa: PLC0415 (no extra installs it)
+    except ImportError as error:
+        raise ImportError("frame() needs pandas: pip install pandas") from error
 
     layout, dimensions = read_by(by, EXPORTED)
     names = [counter] if isinstance(counter, str) else list(counter)

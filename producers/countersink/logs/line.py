@@ -274,7 +274,7 @@ def minute_of(raw: bytes) -> int:
     except KeyError:
         raise Malformed(f"there is no month {raw[3:6].decode()}") from None
     except ValueError as error:
-        raise Malformed(f"the time cannot be: {error}") from None
+        raise Malformed(f"the time cannot be counted: {error}") from None
 
 
 @lru_cache(maxsize=4096)

@@ -145,7 +145,7 @@ class Clock:
         except Malformed:
             raise
         except (ValueError, OverflowError) as error:
-            raise Malformed(f"{self._where}the time {text!r} cannot be: {error}") from None
+            raise Malformed(f"{self._where}the time {text!r} cannot be counted: {error}") from None
 
     def _unix(self, text: str) -> int:
         found = _NUMBER.fullmatch(text)
@@ -195,7 +195,7 @@ class Clock:
                 tzinfo=None if offset is None else timezone(timedelta(seconds=offset)),
             )
         except ValueError:
-            raise ValueError(f"it is no time of the pattern {self._format!r}") from None
+            raise ValueError(f"it does not fit the format {self._format!r}") from None
         return self._day(when.date()) if self._begins and self._dates else self._whole(when)
 
     def _day(self, day: date) -> int:
@@ -257,7 +257,9 @@ def _check_pattern(pattern: str, *, zoned: bool) -> None:
             " strptime such as '%d.%m.%Y %H:%M:%S'"
         ) from None
     if read.year != sample.year:  # strptime takes 1900 then
-        raise ValueError(f"time format {pattern!r} has no year")
+        raise ValueError(
+            f"time format {pattern!r} has no year: write %Y, as in '%d.%m.%Y' for 17.05.2015"
+        )
     if read.tzinfo is None and not zoned:
         raise ValueError(
             f"time format {pattern!r} has no %z: give the zone of the times by --time-zone"

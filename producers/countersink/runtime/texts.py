@@ -1,6 +1,6 @@
 """Functions that write times and numbers as texts: ``iso`` for programs, ``moment_text`` for
-messages, ``plural`` for a number with its noun; and the functions that read a day, an ISO week, a
-time or a time zone from a user's text.
+messages, ``ago`` for a duration, ``plural`` for a number with its noun; and the functions that read
+a day, an ISO week, a time or a time zone from a user's text.
 """
 
 import re
@@ -44,6 +44,19 @@ def iso_ms(ms: int) -> str:
 def moment_text(instant: int) -> str:
     """Return a time in Unix seconds as people read it: ``2026-11-21 08:00Z``."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def ago(seconds: float) -> str:
+    """Return a duration as text: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1 d``."""
+    if seconds < 1:
+        return f"{max(0, round(seconds * 1000))} ms"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} d"
 
 
 def read_day(text: str) -> date:

@@ -157,7 +157,17 @@ class BackfillRun:
             notices.append(error or STOPPED)
         if options.mode == "reconcile" and changed is None and not error:
             notices.append("nothing was corrected, since not all sources were read completely")
-        notices += rejects.reasons(sum(each.rejected for each in reports), work.rejects.first)
+        declared = work.catalog.dimensioned.get(options.counter)
+        if declared and not options.recipe.dimensions:
+            notices.append(
+                "the lines have no --dimension, so totals by dimension lack them:"
+                f" {options.counter} has {', '.join(declared.dimensions)}"
+            )
+        rejected = rejects.reasons(sum(each.rejected for each in reports), work.rejects.first)
+        notices += rejected
+        kept = trial is None and any(each.counted for each in reports)
+        if kept and any(" --" in each for each in rejected):
+            notices.append(f"other options need `countersink backfills undo {work.run}` first")
         notices += filter(None, [work.rejects.notice])
         if trial is None:
             why = error or next((one.detail for one in reports if one.outcome == "failed"), "")

@@ -33,6 +33,7 @@ from countersink.database.sessions import open_tables
 from countersink.runtime.texts import plural
 
 _STRAYS_SHOWN: Final = 20
+_FAILURES_SHOWN: Final = 5
 
 
 @click.command("backfill", cls=settings.Command)
@@ -177,9 +178,11 @@ class _Call:
         failed = [
             f"{each.source}: {each.detail}" for each in report.sources if each.outcome == "failed"
         ]
-        for sentence in (*report.notices, *failed):
+        for sentence in (*report.notices, *failed[:_FAILURES_SHOWN]):
             if sentence not in said:
                 self.say(sentence)
+        if (more := len(failed) - _FAILURES_SHOWN) > 0:
+            self.say(f"{plural(more, 'more source')} could not be read (see --format json)")
         return report
 
     def say(self, sentence: str) -> None:

@@ -238,6 +238,6 @@ def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
         bucket = [f"{one.bucket:%Y-%m-%dT%H:%M}", one.width] if timed else []
         rows.append((one.day, *bucket, one.key, one.had, one.should_be, f"{one.delta:+,}"))
     columns = ["bucket (UTC)", "width"] if timed else []
-    output.write_rows(("day", *columns, "key", ">had", ">should be", ">delta"), rows)
+    output.write_rows(("day", *columns, "~key", ">had", ">should be", ">delta"), rows)
     if corrections > len(first):
         click.echo(f"and {corrections - len(first):,} more{where}")

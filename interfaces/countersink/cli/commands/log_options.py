@@ -268,7 +268,7 @@ _FORMAT: Final = (
         metavar="PATTERN",
         help="Leave out keys that match this shell pattern, such as '*.css'; repeatable.",
     ),
-    settings.one_off("--strip-query", is_flag=True, help="Cut each key before its first ?."),
+    _flags(strip_query="Cut each key before its first ?. The field {path} never has a query."),
     settings.one_off(
         "--from",
         "start",

@@ -272,7 +272,7 @@ def _show(
         output.say(f"freshness unknown: {answer.unknown_because}")
     listed = list(answer.documents())
     document = {"counter": selection.counter, "rows": listed, **answer.limits()}
-    show = partial(_print, answer, listed, top)
+    show = partial(_print, answer, listed, by, top)
     output.write_result(document, show, csv=(answer.columns, listed))
     for limit in _limits(answer, by):
         output.say(limit)
@@ -315,7 +315,7 @@ def _queue(client_name: str) -> Redis | None:
     return settings.open_queue(client_name) if settings.option_value("redis_url") else None
 
 
-def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> None:
+def _print(answer: Answer, rows: Sequence[dict[str, Any]], by: By, top: int | None) -> None:
     totals = [row["total"] for row in rows]
     shown_names = [name for name in answer.columns if name != "estimate"]
     named = [name for name in shown_names if name not in FIGURES]
@@ -334,10 +334,12 @@ def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> N
         rest = ("", "") if compared else ()
         shown.append(("all", *([""] * (len(named) - 1)), sum(totals), *rest, ""))
     if totals:
-        columns = [f">{name}" if name in FIGURES else name for name in shown_names]
+        marks = dict.fromkeys(FIGURES, ">") | dict.fromkeys(("key", *by[1]), "~")
+        columns = [marks.get(name, "") + name for name in shown_names]
         output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), "- "), shown)
     elif answer.told_from is None:  # else there may be counts in wider buckets
-        click.echo("Nothing was counted in this range.")
+        lacking = " What was counted without dimensions has only a key: --by key." if by[1] else ""
+        click.echo(f"Nothing was counted in this range.{lacking}")
     if answer.window is not None:
         window = answer.window.document()
         until = "to" if isinstance(answer.window.end, datetime) else "to the end of"

@@ -70,6 +70,7 @@ may read the file."""
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
 JOBS_REDIS_URL = "COUNTERSINK_JOBS_REDIS_URL"
+LINK_URL = "COUNTERSINK_LINK_CREATE_URL"
 
 
 def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Decorated]:
@@ -208,11 +209,10 @@ def _instructions(
     data: Path,
     key: str,
 ) -> str:
-    page = (
-        "not installed: pip install 'countersink[web]'"
-        if ports["web"] is None
-        else f"http://127.0.0.1:{ports['web']}/login#key={key}"
-    )
+    page, variables = "not installed: pip install 'countersink[web]'", dict(urls)
+    if ports["web"] is not None:
+        variables[LINK_URL] = f"http://127.0.0.1:{ports['web']}"
+        page = f"{variables[LINK_URL]}/login#key={key}"
     lines = [
         "countersink is up.",
         f"  web     {page}",
@@ -224,7 +224,7 @@ def _instructions(
         lines.append(f"  data    {data} (kept when this stops)")
     lines.append("In another shell:")
     if private:
-        file = _write_environment(data, urls)
+        file = _write_environment(data, variables)
         lines.append(f"  . {file}      # sets {' and '.join(urls)}, with passwords")
     lines += [
         "  countersink increment page_views /home",

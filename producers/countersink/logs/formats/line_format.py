@@ -197,6 +197,7 @@ class LineFormat:
         if found is None:
             raise ValueError(
                 f"{self.name} logs have no field {name!r}; they have: {', '.join(self.fields)}"
+                + "; the operators of --where are = != ~ !~" * name.endswith(("<", ">"))
             )
         return found
 

@@ -159,7 +159,9 @@ class AmountFormat:
                 f"the amount {shown(text)} may have thousands or a fraction: say which, by"
                 f" --thousands '{mark}' or --decimal-point '{mark}'"
             )
-        raise Malformed(f"the amount {shown(text)} is no whole number of 64 bits")
+        fraction = re.fullmatch("[+-]?[0-9]+[.,][0-9]+", text)
+        hint = "; count a smaller unit, such as cents" if fraction else ""
+        raise Malformed(f"the amount {shown(text)} is no whole number of 64 bits{hint}")
 
 
 def _element(line: bytes) -> bytes:

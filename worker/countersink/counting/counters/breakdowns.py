@@ -162,9 +162,10 @@ def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None
         names = f"its dimensions are {', '.join(dimensions)}" if dimensions else "it has none"
         near = get_close_matches(name, dimensions, 1, ALIKE)
         step = f"did you mean {near[0]}? Otherwise declare it" if near else "declare it"
+        keys = "" if dimensions else ", or ask by key"
         raise UnknownDimension(
             f"{counter!r} has no dimension {name!r} ({names}): {step} with `countersink counter"
-            f" set {counter} --dimensions {','.join([*dimensions, name])}`"
+            f" set {counter} --dimensions {','.join([*dimensions, name])}`{keys}"
         )
 
 

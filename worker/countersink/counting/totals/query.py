@@ -377,10 +377,11 @@ def _inexact(scheme: Scheme, last: Last) -> InexactZone:
     answering = buckets.widest(last.minutes)
     width = MINUTES[scheme.resolution]
     other = Last(-(-last.minutes // width) * width, days=scheme.resolution == "day")
+    unit = " (m: minutes)" if str(last).endswith("m") else ""
     return InexactZone(
-        f"{scheme.counter!r} is counted by {scheme.resolution}, so the last {last} are unknown: ask"
-        f" for the last {other}, or have later events counted by {answering} with `countersink"
-        f" counter set {scheme.counter} --resolution {answering}`"
+        f"{scheme.counter!r} is counted by {scheme.resolution}, so the last {last}{unit} are"
+        f" unknown: ask for the last {other}, or have later events counted by {answering} with"
+        f" `countersink counter set {scheme.counter} --resolution {answering}`"
     )
 
 

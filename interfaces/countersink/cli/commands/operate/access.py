@@ -159,11 +159,13 @@ def link_group() -> None:
     metavar="WHEN",
     help="When the link expires: 12h, 30d, 8w, or ISO 8601; within 366 days.  [default: 7d]",
 )
-@settings.one_off(
-    "--url", type=TEXT, default="http://127.0.0.1:8321", help="URL of `countersink web` for people."
+@settings.setting(
+    "--url", type=TEXT, help="URL of `countersink web` for people, which the link begins with."
 )
 @settings.mysql_options("text", "json")
-def create_link(counter: str | None, board: str | None, expires: datetime | None, url: str) -> None:
+def create_link(
+    counter: str | None, board: str | None, expires: datetime | None, url: str | None
+) -> None:
     """Create a link to COUNTER or to a board, and print it: it cannot be shown again.
 
     A link to a board shows the counters that the board has, also after a change of it.
@@ -178,11 +180,13 @@ def create_link(counter: str | None, board: str | None, expires: datetime | None
         else:
             require(database, counter)
             made, token = links.create(database, counter, ends)
-    link = f"{url.rstrip('/')}{links.path_of(made, token)}"
+    link = f"{(url or '').rstrip('/')}{links.path_of(made, token)}"
     output.write_result(_link_document(made) | {"link": link}, link)
     if settings.option_value("format") == "text":
         until = iso(made.expires)
         click.echo(f"Anyone who has this link sees {counter or board} until {until}.", err=True)
+        if not url:
+            output.say("--url gives the link the URL of `countersink web`; here it is a path")
 
 
 @link_group.command("list", cls=settings.Command)

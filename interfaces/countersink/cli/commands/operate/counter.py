@@ -134,7 +134,8 @@ def show_command(name: str) -> None:
     metavar="DAYS",
     type=click.IntRange(1, MOST_SALT_DAYS),
     help="Also count different members, with a new salt after this number of days: then members of"
-    " two such spans cannot be compared, and there is no total over both.",
+    " two such spans cannot be compared, and there is no total over both. Times before the first"
+    " salt ends have one salt.",
 )
 @settings.one_off(
     "--better",

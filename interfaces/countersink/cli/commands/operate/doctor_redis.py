@@ -15,7 +15,7 @@ from countersink.cli import output
 from countersink.cli.commands.operate import partitions
 from countersink.cli.commands.operate.findings import Finding, clock, fail, named, ok, warn
 from countersink.cli.commands.operate.info import SILENT, as_text, queue_state
-from countersink.runtime.texts import plural
+from countersink.runtime.texts import ago, plural
 from countersink.stream.connection import cluster_of, command, mapped
 from countersink.stream.entry import offset_ms
 from countersink.stream.errors import StreamError, StreamRefused
@@ -385,7 +385,7 @@ def _queue(client: redis.Redis) -> Finding:
         found = f"{wait}, and no worker runs"
         return warn(found, "start one: countersink worker")
     if state["lag_ms"] > _LAG_WARN_MS:
-        found = f"{wait}, the oldest for {output.ago(state['lag_ms'] / 1000)}"
+        found = f"{wait}, the oldest for {ago(state['lag_ms'] / 1000)}"
         advice = "see countersink info; start another worker, one per core"
         return warn(found, advice)
     return ok(f"{wait}, {plural(workers, 'worker runs', 'workers run')}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
-from countersink.cli import output
+from countersink.runtime.texts import ago
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -50,7 +50,7 @@ def clock(server: str, ahead_ms: int) -> Finding:
     machine's clock. A negative number means that it is behind."""
     apart = abs(ahead_ms)
     relation = "ahead of" if ahead_ms > 0 else "behind"
-    found = f"{server} is {output.ago(apart / 1000)} {relation} this machine"
+    found = f"{server} is {ago(apart / 1000)} {relation} this machine"
     if apart < CLOCK_WARN_MS:
         return ok(found)
     advice = "let NTP set the clocks: increments without a time count at the time of Redis"

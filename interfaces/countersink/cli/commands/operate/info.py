@@ -17,7 +17,7 @@ from countersink.cli.commands.operate import job_runs
 from countersink.cli.errors import Misuse
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database.session import Session
-from countersink.runtime.texts import iso_ms, plural
+from countersink.runtime.texts import ago, iso_ms, plural
 from countersink.stream.connection import cluster_of, mapped, memory_use, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (
@@ -179,7 +179,7 @@ def _is_full(found: Mapping[str, Any]) -> bool:
 def _oldest(found: Mapping[str, Any]) -> str:
     if found["oldest"] is None:
         return "nothing waits" if not found["away"] else "nothing waits on nodes that answer"
-    return f"waiting for {output.ago(found['lag_ms'] / 1000)}, since {found['oldest']}"
+    return f"waiting for {ago(found['lag_ms'] / 1000)}, since {found['oldest']}"
 
 
 def _dead(found: Mapping[str, Any]) -> str:
@@ -238,7 +238,7 @@ def _workers(found: Mapping[str, Any]) -> str:
         since = _since(found["at"], worker.get("last_batch"))
         last_error = worker.get("last_error") or "-"
         if worker.get("state") == SILENT:
-            last_error = f"no report for {output.ago(worker['silent_s'])}"
+            last_error = f"no report for {ago(worker['silent_s'])}"
         elif at := worker.get("last_error_at"):
             last_error += f" ({_since(found['at'], at)})"
         rows.append((worker["worker"], *map(worker.get, names), since, last_error))
@@ -249,7 +249,7 @@ def _since(now: str, then: str | None) -> str:
     if not then:
         return "-"
     seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(then)).total_seconds()
-    return f"{output.ago(max(0.0, seconds))} ago"
+    return f"{ago(max(0.0, seconds))} ago"
 
 
 def queue_state(client: redis.Redis) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from countersink.database.errors import StoreError
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.database.sql import label_text, width_number
-from countersink.runtime.texts import iso, plural
+from countersink.runtime.texts import ago, iso, plural
 from countersink.schedules import runs
 from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -377,9 +377,9 @@ def _width(cell: BucketKey) -> str:
 def _show_compacted(done: PassDone) -> None:
     """Print the result of a compaction as text."""
     if done.rows_before:
-        figures = (done.rows_before, done.rows_after, output.ago(done.seconds))
+        figures = (done.rows_before, done.rows_after, ago(done.seconds))
         output.write_rows((">rows before", ">rows after", ">time"), [figures])
     elif not done.left:
-        click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
+        click.echo(f"There was nothing to compact ({ago(done.seconds)}).")
     for reason, cells in done.left.items():
         click.echo(f"{reason[0].upper()}{reason[1:]}: {len(cells):,} (--format json names them)")

@@ -15,7 +15,7 @@ import redis
 from countersink.cli import output, settings
 from countersink.cli.commands.operate.info import now_and_away, stream_states
 from countersink.cli.errors import Misuse
-from countersink.runtime.texts import plural
+from countersink.runtime.texts import ago, plural
 from countersink.stream import names
 from countersink.stream.connection import cluster_of, mapped
 
@@ -56,7 +56,7 @@ def _print(streams: Sequence[dict[str, Any]]) -> None:
     columns = (">partition", "node", ">entries", ">pending", "->bytes", ">oldest waits")
     rows = []
     for each in streams:
-        waits = None if each["oldest"] is None else output.ago(each["lag_ms"] / 1000)
+        waits = None if each["oldest"] is None else ago(each["lag_ms"] / 1000)
         numbers = (each[name.lstrip("->")] for name in columns[:-1])
         rows.append((*numbers, waits))
     output.write_rows(columns, rows)

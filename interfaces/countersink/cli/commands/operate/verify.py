@@ -168,7 +168,7 @@ def _show_differences(done: Verified) -> None:
         )
     if done.row_differences:
         output.write_rows(
-            ("table", "counter", "day", "key", ">counted", ">rows", "detail"),
+            ("table", "counter", "day", "~key", ">counted", ">rows", "detail"),
             map(_row_cells, done.row_differences),
         )
 

@@ -151,7 +151,7 @@ async function known() {
   document.querySelector("nav [data-view=system]").hidden = !app.seesAll();
   const out = document.getElementById("logout");
   out.hidden = !app.who.login;
-  if (app.who.name) text(out.querySelector("button"), `Log out ${app.who.name}`);
+  if (app.who.name) text(out.querySelector("span"), `Log out ${app.who.name}`);
 }
 
 start();
