@@ -1,10 +1,10 @@
-"""Log files, plain or compressed, and plain pipes: the module recognizes compressions
-(``PACKINGS``) and UTF-16/32 by the first bytes, unpacks block by block, and makes messages for
-unreadable files.
+"""Log files, plain or compressed (``LogFile``), and plain pipes (``Pipe``). Files of gzip, bzip2,
+zstd and xz are unpacked block by block. Other compressions (see ``PACKINGS``), compressed data in
+pipes, and UTF-16/32 are recognized by the first bytes and refused; the message says what to do.
 
-All offsets count uncompressed bytes. Data of gzip, bzip2, zstd and xz may consist of several
-streams (``cat a.gz b.gz``) with NUL bytes after each. Memory is bounded, however large the unpacked
-data is. Formats: RFC 1952 (gzip), RFC 8878 (zstd), the libraries of bzip2 and xz.
+All offsets count uncompressed bytes. Compressed data may consist of several streams
+(``cat a.gz b.gz``) with NUL bytes after each. Memory is bounded, however large the unpacked data
+is. Formats: RFC 1952 (gzip), RFC 8878 (zstd), the libraries of bzip2 and xz.
 """
 
 import bz2

@@ -155,15 +155,15 @@ class LogMark:
         return self.known
 
     def store(self, batch: LogBatch, full: int) -> Outcome:
-        """Add a log batch to the stream and set the mark, or do neither; repeating adds nothing.
+        """Add a log batch to the stream and set the log's mark to its position; or do neither.
 
         Args:
-            batch: the entries of the lines after the known mark.
+            batch: the entries of the lines after the mark :attr:`known`.
             full: the number of entries at which a stream is full.
 
         Returns:
-            ``stored``; ``full`` if the stream is full; ``other`` if Redis has another mark than
-            :attr:`known`. Afterwards ``known`` is the mark in Redis.
+            ``stored``, now or by an earlier call (then nothing is added); ``full``; or ``other`` if
+            Redis has another mark than :attr:`known`. Afterwards ``known`` is the mark in Redis.
 
         Raises:
             StreamError: Redis did not answer, so that the outcome is unknown.

@@ -160,7 +160,8 @@ def close_all() -> None:
 
 
 def wait_for_end() -> None:
-    """Block the caller if the process is ending: the caller's event came too late to be stored."""
+    """Block the caller while the process is ending: its event came too late to be stored. Threads
+    of producers, and the thread that flushes them at the end, are not blocked."""
     if (
         _end.thread is None
         or _end.thread == get_ident()

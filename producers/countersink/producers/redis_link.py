@@ -310,12 +310,12 @@ class Trail:
             )
 
     def follow(self, client: redis.Redis, stream: str) -> None:
-        """Read the epoch of ``stream`` before entries are stored over a new connection. Make the
-        consumer group if it is missing. The trail breaks if earlier entries may be lost.
+        """Read the epoch of ``stream`` (see :mod:`countersink.stream.progress`), before entries are
+        stored over a new connection. Make the consumer group if it is missing. If entries stored
+        earlier may be lost, the trail breaks (see :class:`Trail`).
 
         Raises:
-            StreamUnavailable: Redis did not answer.
-        """
+            StreamUnavailable: Redis did not answer."""
         end = self._ends.get(stream)
         before = self._epochs.get(stream)
         epoch: Epoch | None = None

@@ -79,14 +79,21 @@ class Link:
         if rest:
             self.send(self.client, bytes(rest))
 
-    def close(self) -> None:
-        """Close both sides at once; safe from any thread."""
+    def cut(self) -> None:
+        """End both sides at once; safe from any thread. They are closed by the thread that serves
+        them alone: another connection could get the number of a closed socket for which that thread
+        waits, and it would wait for that connection."""
         for side in (self.client, self.server):
             try:
                 side.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # gone already
-            side.close()
+
+    def close(self) -> None:
+        """End and close both sides."""
+        self.cut()
+        self.client.close()
+        self.server.close()
 
     def _wait_for(self, side: socket.socket) -> None:
         before = len(self._read[side])
@@ -101,7 +108,7 @@ class Link:
                 if not data:
                     raise Cut
                 self._read[side] += data
-        except (OSError, ValueError) as error:  # ValueError: closed by another thread
+        except OSError as error:
             raise Cut from error
 
 
@@ -158,11 +165,10 @@ class Proxy:
             return len(self._links)
 
     def cut_all(self) -> None:
-        """Close every connection there is; new ones are accepted."""
+        """End every connection there is; new ones are accepted."""
         with self._lock:
-            links = list(self._links)
-        for link in links:
-            link.close()
+            for link in self._links:
+                link.cut()
 
     def close(self) -> None:
         """Close the listener and every connection, and join the threads."""

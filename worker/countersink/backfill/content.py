@@ -148,20 +148,19 @@ HEAD_BYTES: Final = 64 * 1024
 
 
 class Content:
-    """The uncompressed bytes of an open source; a context manager. Not thread-safe.
+    """The uncompressed bytes of a source that is open; a context manager. Not thread-safe.
 
     To go back by more than 2 MiB, a compressed file is read from its beginning again.
 
     Args:
-        name: name of the source, for messages.
         fd: descriptor of the file; closed with the content.
-        size: maximum number of bytes to read from the file on disk.
         packed: compression of the file; None if it is not compressed.
-        may_grow: see the attribute.
+        name, size, may_grow: see the attributes.
 
     Attributes:
         name: name of the source, for messages.
-        size: bytes on disk.
+        size: bytes that the file had on disk when it was opened; of a plain file no more are read,
+            even if it has grown since.
         may_grow: True for a plain file, given by its path, that was written to in the last hour.
         cr_ends: True if lines end in a carriage return alone, for which :meth:`read` then returns a
             newline. Set by :func:`head_of`.

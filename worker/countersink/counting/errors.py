@@ -117,10 +117,11 @@ class SeriesTooLong(ValueError):
     """A series has more days, weeks, hours or months than are allowed.
 
     Attributes:
-        whole_days: number of days of a range that is surely short enough.
-        fits_from, fits_to: the first and the last day of a part that is short enough; both have
-            counts. Of all such parts it has the most days with counts; of equal parts it is the
-            latest. None before :meth:`fitting` has found the part, or if no day has counts.
+        whole_days: a range of so many days is short enough, wherever it begins.
+        fits_from, fits_to: first and last day of the part of the range that a caller may show
+            instead. It has ``whole_days`` days at most, and the most days with counts; if several
+            such parts have equally many, it is the latest. Its first and its last day have counts.
+            None before :meth:`fitting` has found the part, or if no day has counts.
     """
 
     def __init__(

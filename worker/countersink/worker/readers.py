@@ -39,11 +39,12 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False, repr=False)
 class _Crew:
-    """State that all reader threads share. Its lock is ``changed``; the loop waits for changes.
+    """State that the reader threads and the loop share.
 
     Attributes:
+        changed: the loop waits for this condition. Its lock guards ``ready`` and ``away``.
         ready: readers with a batch for the loop; the oldest batch is first.
-        away: maps each partition that cannot be read now to the error.
+        away: the partitions that cannot be read now, each with its error.
         bug: the unexpected error of a thread; the loop raises it.
         released: set when the loop has ended.
     """

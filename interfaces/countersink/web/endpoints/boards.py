@@ -2,7 +2,8 @@
 ``store/boards.py`` for their limits.
 
 A key that is limited to some counters sees a board only if it may name all counters of the board.
-Changing a board needs a key for all counters, because links to the board show whatever is on it.
+Such a key cannot create, change or delete a board, even one with only these counters, because links
+to a board show whatever is on it. That needs an admin key without such a limit.
 """
 
 from collections.abc import Callable

@@ -107,7 +107,7 @@ def client_of(address: str) -> str:
 
 
 def client_text(raw: bytes) -> str:
-    """Return the client's address or name in the bytes of a log; see :func:`client_of`."""
+    """Return the client's address or name from the bytes of this field; see :func:`client_of`."""
     return client_of(text(raw))
 
 

@@ -7,7 +7,8 @@ Settings::
     COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: by environment variables
     COUNTERSINK_MISSING = "off"     # without those variables count nothing; default: "error"
     COUNTERSINK_COUNTER = "requests"                    # the default
-    COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: keys instead
+    # Default: no dimensions, but keys such as "GET /users/<int:id>/ 200".
+    COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}
     COUNTERSINK_VISITORS = True     # count visitors; or a function of the request; default: False
 
 Make it the first item of ``MIDDLEWARE``: then it sees the responses as clients get them.

@@ -11,7 +11,8 @@ producer, counter or kind of worker define a class::
 
     class Worker(CountsJobs, SimpleWorker):
         counter = "background_jobs"
-        dimensions = {"name": "function", "outcome": "state"}      # default: keys instead
+        # Default: no dimensions, but keys such as "shop.jobs.charge finished".
+        dimensions = {"name": "function", "outcome": "state"}
 
         def make_producer(self):
             return my_producer

@@ -190,9 +190,10 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 
 
 def _kept(session: Session) -> list[tuple[str, str | None]]:
-    """Return (name, keep_steps) of each counter that has keep steps, or that has buckets which were
-    rolled up. First, if the default settings have keep steps, insert a row for each counter without
-    one, so that the defaults hold for it."""
+    """Return (name, keep_steps) of each counter that has keep steps (see ``keep_steps.py``), or
+    that has buckets which were rolled up. First, if the default settings have keep steps, insert a
+    row into the table ``counter`` for each counter that has none there, so that the defaults hold
+    for it."""
     if read_control(session, lock="").defaults.keep_steps:
         insert_all_rows(session)
     return session.query(

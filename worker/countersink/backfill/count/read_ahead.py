@@ -49,11 +49,11 @@ class CutChunk:
 
     Attributes:
         start: beginning of the chunk.
-        span: its bytes.
+        span: which bytes of the source it has: their offsets, lines and digest.
         directives: the directives that apply at its beginning: lines of a W3C log that say how
             later lines are read.
-        file: the file to read it from; None if ``pieces`` has its bytes.
-        pieces: its bytes, cut at the ends of lines; empty if there is a file.
+        file: the file from which the child reads the bytes; None if they are in ``pieces``.
+        pieces: the bytes themselves, cut at the ends of lines; empty if there is a ``file``.
     """
 
     start: Start

@@ -1,9 +1,11 @@
-"""``ReaderPool``: the thread and the child processes (``--jobs``) that read the chunks of a run.
+"""``ReaderPool``: one thread, which reads the first chunks of each source, and the child processes
+(``--jobs``), which read the further chunks of big sources; see ``read_ahead.py``.
 
 A child's only connection to its parent is a pipe. The child ends when its parent ends, even if the
 parent is killed. Tasks go to the children in turn, and each child returns its result before it gets
-its next task. So results are taken in the order of the tasks. The pools of the standard library
-would wait forever for a child that is killed while it writes its result.
+its next task. So results are taken in the order of the tasks. If a child is killed,
+:meth:`ChildTask.result` raises BackfillError; the pools of the standard library would wait forever
+for a child that is killed while it writes its result.
 """
 
 import contextlib

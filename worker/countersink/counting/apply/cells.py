@@ -170,9 +170,11 @@ def upsert(
         The amounts by cell, and which keys are new or had no room.
 
     Raises:
-        RowsMissing: roll back; see :func:`run_again`.
-        RefusedMembers: roll back; see :func:`run_again`. The error names rows (:data:`RowName`),
-            not cells, because a row is counted in all its cells or in none.
+        RowsMissing: a counter with a cap has new keys on a day that has no row in ``counter_keys``.
+            Roll back; see :func:`run_again`.
+        RefusedMembers: some members cannot be added to sketches. Roll back; see :func:`run_again`.
+            The error names the rows with these members (:data:`RowName`), not the cells: a row that
+            is left out is left out of all its cells.
         StoreError: a statement failed.
     """
     amounts = merged(entries, catalog)

@@ -95,11 +95,11 @@ class Dimensioned:
     breakdowns: tuple[Breakdown, ...] = ()
 
     def cells(self, key: RowKey, minute: int) -> Iterator[tuple[Breakdown, str]]:
-        """Yield (breakdown, key) for each breakdown that counts a row. A row with a text as key,
-        other than ``''``, is counted in no breakdown.
+        """Yield (breakdown, key) for each breakdown that counts a row. None counts a row with a key
+        other than ``''``. A row with the key ``''`` has the value ``''`` for each dimension.
 
         Args:
-            key: the row's key, or its dimensions.
+            key: the row's key (a text), or its dimensions.
             minute: Unix minute of the event.
         """
         if isinstance(key, str) and key:

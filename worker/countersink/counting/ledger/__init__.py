@@ -206,7 +206,8 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
 
 
 def foldable(session: Session) -> list[str]:
-    """Return the sorted names of the counters with ledger rows that :func:`fold` can fold."""
+    """Return the sorted names of the counters for which :func:`fold` has work: those with ledger
+    rows of applications' connections that were not changed for an hour."""
     counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNCHANGED} ORDER BY counter"
     return [name for (name,) in session.query(counters)]
 

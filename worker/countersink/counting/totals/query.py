@@ -239,14 +239,16 @@ class Answer:
         unknown_because: the error that made ``complete_up_to`` unknown.
         pending: number of entries that were still in the queue and are included.
         rolled_up_to: first day that still has its own bucket, because days before it are rolled up
-            to months; the latest of several counters. None if no days are rolled up to months.
-        since: time from which on the breakdown that answers counts events. It is set if the range
-            begins earlier; otherwise it is None.
+            to months; for several counters, the latest of their first days. None if no days are
+            rolled up to months.
+        since: the time at which the breakdown that was read for this answer began to count, if this
+            is after the beginning of the range: earlier events are missing. Otherwise None.
         told_from: day or time at which the rows begin, if earlier days, hours or minutes of the
-            range are left out because they are rolled up; the latest of several counters. Otherwise
-            None.
+            range are left out because they are rolled up; for several counters, the latest of their
+            beginnings. Otherwise None.
         truncated: True if ``most`` left out keys, counters or combinations of values; or if a
-            series was too long, and the rows are the part of it that has the most days with counts.
+            series was too long, and the rows are only a part of it: of all parts that are short
+            enough, the one with the most days that have counts.
         window: the range that ``last`` became; None without ``last``, and for several counters.
     """
 

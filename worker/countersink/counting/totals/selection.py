@@ -281,7 +281,7 @@ class Selection:
 
     @property
     def named(self) -> Sequence[str] | None:
-        """The named keys; None for all keys. Use this only if ``keys`` is not a match."""
+        """The named keys; None for all keys. Use it only if ``keys`` is no :class:`KeyMatch`."""
         assert not isinstance(self.keys, KeyMatch)
         return self.keys
 
