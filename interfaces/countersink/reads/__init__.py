@@ -84,7 +84,8 @@ class Queued:
 
     Attributes:
         sent_ms: Unix ms at which the producer first tried to send the entry.
-        counters: the selected counters that the entry has rows of, with any key.
+        counters: the selected counters that the entry has rows of, even if none of these rows has a
+            selected key.
         cells: the sum of the selected rows of each cell.
     """
 

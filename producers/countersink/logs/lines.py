@@ -122,13 +122,15 @@ class Parser:
             all: whether these are all lines of the source.
 
         Returns:
-            True if the format is known now. False if the lines do not show it and the caller must
-            give more of them. True also if all lines of the source, or its first
-            :data:`MOST_LINES`, are blank.
+            False if the lines do not show the format, and the caller must call again with more of
+            them. True if the lines can be passed to :meth:`count`: the format is known; or all
+            lines of the source, or its first :data:`MOST_LINES`, are blank. In the latter case
+            there is no format yet, and later lines may show it.
 
         Raises:
-            UnknownFormat: as :meth:`begin`. Also if all lines of the source, or its first
-                :data:`MOST_LINES`, do not show the format and are not all blank.
+            UnknownFormat: the lines are in several formats, or their format lacks a requested field
+                or needs a time zone. Or all lines of the source, or its first :data:`MOST_LINES`,
+                do not show the format and are not all blank.
         """
         if not self._detected:
             self._detect(lines)

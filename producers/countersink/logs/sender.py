@@ -1,10 +1,11 @@
-"""``LogSender``, which stores the hits of ``tail`` in Redis. It decides where a run begins
-(``--begin``), or raises an error if a run cannot begin safely. It sends entries again that Redis
-has lost; if Redis has no mark, it sends those of the last two days (``RESEND_MS``). While Redis is
+"""``LogSender``, which stores the hits of ``tail`` in Redis. (A hit is a counted line.) It decides
+where a run begins (``--begin``), or raises an error if a run cannot begin safely. While Redis is
 away or the stream is full, it waits and says so by notices. After a stop it gives up within 5 s.
 
-A hit is a counted line. The mark of a log is the position up to which its entries are in Redis;
-``position.py`` describes both.
+Redis has a mark of each log: the position up to which the log's entries are in Redis. Entries in
+the position file that come after the mark are missing in Redis, and are sent again. If Redis has no
+mark, only those of the last two days (``RESEND_MS``) are. ``position.py`` describes the mark and
+the position file.
 """
 
 import time

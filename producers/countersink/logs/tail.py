@@ -65,7 +65,7 @@ class FileTail:
     """One run of ``tail`` over a log that is a file.
 
     Attributes:
-        sender, file, mark: the sender to Redis, the position file, the position's mark in Redis.
+        sender, file, mark: the sender to Redis; position file and mark, see ``position.py``.
         hits: collects counted lines; its reporter also receives notices of rotations and waits.
         path: the absolute path of the log.
         follow: whether to wait for more lines at the end of the log.

@@ -223,9 +223,9 @@ class Engine:
         )
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush and return a function, which the caller calls again until it returns True.
-        True means that the flush is over (see ``Flush.over``), or that it cannot begin because the
-        threads do not run or do not answer. In this case only ``close()`` can store the rows."""
+        """Wait until events are folded, and begin a flush until ``deadline`` (monotonic). Return
+        a function to call until it returns True: the flush is over then (see ``Flush.over``); or it
+        cannot begin, as threads do not run or answer, and only ``close()`` can store the rows."""
         flush = self._begin(deadline)
         if flush is None or self._without_threads:
             return lambda: True  # close() flushes without threads

@@ -244,10 +244,10 @@ class Undone:
     """The result of an undo.
 
     Attributes:
-        runs: numbers of the runs.
-        counter, mode: counter and mode of the runs.
+        runs, counter, mode: numbers of the runs; their counter and mode (``add``, ``reconcile``).
         state: ``undone``; or ``undoing`` if it was stopped before its end: another undo continues.
-        chunks: number of chunks, or of ranges of corrections, that this undo took back.
+        chunks: number of chunks that this undo took back; of a reconcile, which has no chunks: the
+            number of transactions, each of which took up to :data:`ROWS` corrections back.
         cells: number of changed cells.
         amount: sum of the amounts added to totals; mostly negative.
         notices: sentences for users about totals that are wrong now.

@@ -75,8 +75,8 @@ class Conflict(StoreError):
 
 
 class ReadInterrupted(Conflict):
-    """KILL QUERY or a time limit ended a statement. Or a read was cancelled before its next
-    statement.
+    """KILL QUERY or a time limit ended a statement, which may also be one that writes. Or a read
+    was cancelled before its next statement.
     """
 
 

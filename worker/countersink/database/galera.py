@@ -347,8 +347,8 @@ def read_node(session: Session) -> Node:
 
 
 def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
-    """Return the writer's UUID and address (None if there is no writer), whether all rows name it,
-    and the sum of uses."""
+    """Read ``writer_fence``. Return the writer's UUID and address (None if there is no writer),
+    whether all rows name it, and the sum of ``uses``: each transaction that writes adds 1."""
     rows = session.query(
         "SELECT node, address, COUNT(*), SUM(uses) FROM writer_fence"
         " GROUP BY node, address ORDER BY MIN(number)"

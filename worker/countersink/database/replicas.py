@@ -96,7 +96,8 @@ class ReplicaPool(Pool):
         Return None if no replica has caught up.
 
         Args:
-            replica: opens the session.
+            replica: a function that opens a session on the host in its argument. It is called with
+                a replica that this pool chose.
 
         Raises:
             StoreError: as raised by :meth:`read`.

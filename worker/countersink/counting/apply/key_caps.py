@@ -163,7 +163,8 @@ class _Day:
 
 
 def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
-    """Return, by (counter, day), the keys of capped counters that the catalog does not remember."""
+    """Return, by (counter, day), the keys that must be looked up: keys of counters with a cap that
+    are not in ``catalog.made``, without those that the cap does not count (:func:`_free`)."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
         most = catalog.cap(counter)

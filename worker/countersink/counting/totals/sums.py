@@ -11,8 +11,9 @@ Every function that takes a :class:`countersink.counting.totals.selection.Select
 
     UnknownCounter: the counter was neither created nor ever counted.
     ValueError: there is no such time zone.
-    InexactZone: the buckets do not add up to the days of ``time_zone``; or they are hours, and the
-        counter's own zone was not whole hours from UTC at that time.
+    InexactZone: the range begins or ends within a bucket. Times may do so; days of ``time_zone`` do
+        so if it is not the counter's own zone and the buckets are days; and days of any zone that
+        was not whole hours from UTC at that time, if the buckets are hours.
     Refused: the question needs days of the counter's own zone, and this machine does not know it.
     RolledUp: the range begins or ends within a month whose days were rolled up into one bucket.
 

@@ -88,7 +88,8 @@ def move(
         where: SQL condition for the source rows. It is used for ``visitor_slot`` and for
             ``counter_slot``.
         args: the values of the condition.
-        sketches: by (bucket's label, key), the number of source rows that have a sketch.
+        sketches: the number of source rows that have a sketch, by (label of their bucket before the
+            move, key). If fewer sketches are found, one is missing.
         lowest_slot: the lowest slot of the source rows.
         to: label of the bucket to which all rows are moved; None if each row stays in its bucket.
 
