@@ -15,6 +15,7 @@ import requests
 from countersink.cli.servers import redis_server
 from countersink.database.connection import connect
 from countersink.database.migrate import migrate
+from countersink.metrics.health import probes
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
 from countersink.stream.connection import connect as connect_redis
@@ -229,6 +230,12 @@ for user in ("app", "worker", "jobs", "web"):
 FORBIDDEN["app"] += [("XREVRANGE", QUEUE, "+", "-"), ("HGETALL", "countersink:worker:x")]
 FORBIDDEN["web"] += [("XREADGROUP", "GROUP", "g", "c", "STREAMS", QUEUE, ">")]
 FORBIDDEN["backup"] += [("GET", "countersink:partitions"), ("XADD", QUEUE, "*", "a", "b")]
+
+
+@pytest.mark.parametrize("user", ["app", "tail", "worker", "jobs", "web"])
+def test_a_process_may_ask_whether_redis_can_be_used(made: Site, user: str) -> None:
+    probe = probes(redis=made.redis_url(f"countersink_{user}"), stores=True)["redis"]
+    assert probe.get() == ""
 
 
 @pytest.mark.parametrize("user", FORBIDDEN)

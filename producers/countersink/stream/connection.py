@@ -160,14 +160,16 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
 
 def memory_use(client: redis.Redis) -> tuple[int, int]:
     """Return the bytes of memory that a single server uses, and its ``maxmemory`` (0: no limit). A
-    server that uses as much is full: it refuses increments.
+    server that uses more is full: it refuses increments. Buffers that it leaves out of this
+    comparison, such as those of replicas, are left out.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
     """
     with mapped():
         info: Any = client.info("memory")
-    return int(info["used_memory"]), int(info.get("maxmemory", 0))
+    buffers = int(info.get("mem_not_counted_for_evict", 0))
+    return int(info["used_memory"]) - buffers, int(info.get("maxmemory", 0))
 
 
 def is_cluster(url: str) -> bool:

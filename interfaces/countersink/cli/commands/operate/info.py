@@ -173,7 +173,7 @@ def _losses(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_full(found: Mapping[str, Any]) -> bool:
-    return 0 < int(found["memory"]["limit"]) <= int(found["memory"]["used"])
+    return 0 < int(found["memory"]["limit"]) < int(found["memory"]["used"])
 
 
 def _oldest(found: Mapping[str, Any]) -> str:
