@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import requests
 
+from countersink.counting.errors import UnknownDimension
 from countersink.counting.totals.query import DIMENSIONS, Answer, Query
 from countersink.counting.totals.selection import KeyMatch, Last, Selection, wanted_keys
 from countersink.database.errors import StoreError
@@ -392,7 +393,8 @@ class Site:
         keys = wanted_keys(None, None, KeyMatch(**asked.get("match", {})))
         told = answer.told_from
         if told is not None and asked["counter"] is None:  # the latest of all counters
-            told = self.by_python({**asked, "counter": counted.name}).told_from
+            with suppress(UnknownDimension):  # this one has nothing under the keys
+                told = self.by_python({**asked, "counter": counted.name}).told_from
         if by in ("day", "week", "hour", "minute") and told is not None:
             instant = int(told.timestamp()) // 60 if isinstance(told, datetime) else None
             begin = max(begin or 0, midnight(told, zone) if instant is None else instant)
