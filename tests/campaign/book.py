@@ -63,7 +63,7 @@ Cell = tuple[str, str, Any]
 
 @dataclass
 class Book:
-    """What must come out of a round.
+    """The totals that a round must have.
 
     Attributes:
         least, most: of each cell.

@@ -37,7 +37,7 @@ def seller(url: str) -> Command:
 
 
 class App:
-    """One application through all lives of its process, and what of its increments was promised.
+    """An application, through all lives of its process, and which of its increments count.
 
     Of a life that was killed, what it had stored counts, and the rest may. After SIGTERM all of it
     counts, members aside: their salt may not be known yet. The increments of a named application

@@ -35,7 +35,7 @@ from tests.support.waiting import eventually
 
 RECOVERED_S: Final = 120.0
 MEMORY_BYTES: Final = 1 << 20
-"""What one of the applications may keep in memory."""
+"""Bytes that the application with little memory may keep there."""
 SETTINGS: Final = {
     "COUNTERSINK_WORKER_CLAIM_IDLE_MS": "2000",
     "COUNTERSINK_WORKER_CLAIM_EVERY_S": "0.5",

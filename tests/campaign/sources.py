@@ -37,7 +37,7 @@ class Posts:
         self._numbers = count()
 
     def step(self) -> None:
-        """One request."""
+        """Send a request."""
         number = next(self._numbers)
         batch = [event(self._seed, "posts", BATCH * number + n, self._base) for n in range(BATCH)]
         body = [
@@ -76,7 +76,7 @@ class Packets:
         """Of the listeners that were ended by SIGTERM."""
 
     def step(self) -> None:
-        """One packet, once the listener serves its metrics."""
+        """Send a packet, once the listener serves its metrics."""
         listener = self._crew.now["statsd"]
         before = self._stored()
         if before is None:
@@ -128,7 +128,7 @@ class AccessLog:
         path.touch()
 
     def step(self) -> None:
-        """A few lines; now and then the log is renamed first."""
+        """Write a few lines; now and then rename the log first."""
         number = next(self._numbers)
         if number and number % 60 == 0:
             for older in range(number // 60 - 1, 0, -1):
@@ -158,7 +158,7 @@ class Files:
         self._numbers = count()
 
     def step(self) -> None:
-        """One file."""
+        """Backfill a file; undo every other one."""
         number = next(self._numbers)
         undone = number % 2 == 1
         path = self._directory / f"{number}.csv"

@@ -47,7 +47,7 @@ SERVER_FAULTS: Final = (
 
 @dataclass(frozen=True)
 class Blow:
-    """One fault of a round.
+    """A fault of a round.
 
     Attributes:
         victim: the process, or "".

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.errors import did_you_mean
 from countersink.database.connection import connect
+from countersink.runtime.texts import did_you_mean
 from tests.cli.command import NOWHERE, Servers, call, environment, one_sentence
 from tests.logs.tailing import write
 from tests.support.processes import COUNTERSINK

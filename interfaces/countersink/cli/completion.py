@@ -12,13 +12,14 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from countersink.backfill import history
 from countersink.cli import settings
-from countersink.cli.errors import Failure, did_you_mean
+from countersink.cli.errors import Failure
 from countersink.cli.output import printable
 from countersink.counting.counters.all_counters import counter_names
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.row_counts import definitions
 from countersink.runtime.errors import ExplainedError
+from countersink.runtime.texts import did_you_mean
 from countersink.schedules import runs
 from countersink.sequences import records
 from countersink.store import api_keys, links

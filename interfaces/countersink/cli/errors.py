@@ -17,15 +17,12 @@ For errors of MySQL, it depends on the error number (see ``_ADVICE`` in ``databa
     └── ServerFailed        it did not start or stop; the message may have the end of its log
 """
 
-import difflib
 import os
 import re
 import sys
 import traceback
-from bisect import bisect
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Final
 from urllib.parse import unquote, unquote_plus
 
 import click
@@ -148,25 +145,6 @@ def sentence_of(error: BaseException) -> str | None:
 
 def _with_notes(error: BaseException, text: str) -> str:
     return "; ".join([text, *getattr(error, "__notes__", ())])
-
-
-_CANDIDATES: Final = 10_000
-"""Maximum number of names with which a misspelt name is compared, which takes 0.2 s."""
-
-
-def did_you_mean(
-    name: str, names: Iterable[str], similarity: float = 0.6, *, prefix: str = ""
-) -> str:
-    """Return the question "did you mean …?" with the one of ``names`` that is most similar to
-    ``name``. Return an empty text if no similarity (0 to 1) reaches ``similarity``. Names start
-    with ``prefix``, which is not compared. If there are more than ``_CANDIDATES`` names, only those
-    are compared that stand next to ``name`` in sorted order."""
-    rest = name.removeprefix(prefix)
-    known = sorted(each.removeprefix(prefix) for each in names)
-    place = bisect(known, rest)
-    nearest = known[max(0, place - _CANDIDATES // 2) : place + _CANDIDATES // 2]
-    found = difflib.get_close_matches(rest, nearest, 1, similarity)
-    return f"did you mean {prefix}{found[0]}?" if found else ""
 
 
 def scrub(text: str, urls: Iterable[str]) -> str:

@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from countersink.cli.errors import Misuse, did_you_mean
+from countersink.cli.errors import Misuse
 from countersink.runtime.errors import ExplainedError
 from countersink.runtime.log import Log, logged
+from countersink.runtime.texts import did_you_mean
 
 if TYPE_CHECKING:
     import redis

@@ -202,8 +202,7 @@ def probes(*, redis: str | None = None, mysql: str | None = None, stores: bool =
                 with mapped():
                     # Any node will do: nodes that failed before are asked last.
                     return "" if cluster.topology(0.0).masters else "has no master"
-            used, limit = memory_use(client)
-            return "is full" if stores and 0 < limit < used else ""
+            return "is full" if memory_use(client).full and stores else ""
 
         asked["redis"] = use_redis
     if mysql is not None:

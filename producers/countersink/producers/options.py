@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 from countersink.runtime.log import Log
+from countersink.runtime.texts import did_you_mean
 
 URL_VARIABLE: Final = "COUNTERSINK_REDIS_URL"
 PREFIX: Final = "COUNTERSINK_PRODUCER_"
@@ -158,12 +159,10 @@ def warn_of_variables() -> None:
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)
         if name != variable and name.removesuffix("_FILE") not in known:
-            from difflib import get_close_matches  # noqa: PLC0415 (few processes need it)
-
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+            hint = did_you_mean(variable, [PREFIX + each for each in known], prefix=PREFIX)
+            text = f"{variable} is not a setting" + (f"; {hint}" if hint else "")
             log = Log(logging.getLogger("countersink.producers"))
-            log("unknown_variable", f"{variable} is not a setting{hint}", level=logging.WARNING)
+            log("unknown_variable", text, level=logging.WARNING)
 
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:

@@ -265,7 +265,7 @@ has passed."""
 
 @dataclass(repr=False, eq=False)
 class Flush:
-    """One flush. It makes the send thread send the rows immediately. If there is a spool, the spool
+    """A flush. It makes the send thread send the rows immediately. If there is a spool, the spool
     thread writes the rows that Redis does not take in time.
 
     Holds no lock between two calls: a signal handler may interrupt it and flush as well.

@@ -4,6 +4,8 @@ a day, an ISO week, a time or a time zone from a user's text.
 """
 
 import re
+from bisect import bisect
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -169,6 +171,27 @@ def zone(name: str) -> "ZoneInfo":
             " or UTC"
         )
     return ZoneInfo(name)
+
+
+_CANDIDATES: Final = 10_000
+"""Maximum number of names with which a misspelt name is compared, which takes 0.2 s."""
+
+
+def did_you_mean(
+    name: str, names: Iterable[str], similarity: float = 0.6, *, prefix: str = ""
+) -> str:
+    """Return the question "did you mean …?" with the one of ``names`` that is most similar to
+    ``name``. Return an empty text if no similarity (0 to 1) reaches ``similarity``. Names start
+    with ``prefix``, which is not compared. If there are more than ``_CANDIDATES`` names, only those
+    are compared that stand next to ``name`` in sorted order."""
+    from difflib import get_close_matches  # noqa: PLC0415 (few processes need it)
+
+    rest = name.removeprefix(prefix)
+    known = sorted(each.removeprefix(prefix) for each in names)
+    place = bisect(known, rest)
+    nearest = known[max(0, place - _CANDIDATES // 2) : place + _CANDIDATES // 2]
+    found = get_close_matches(rest, nearest, 1, similarity)
+    return f"did you mean {prefix}{found[0]}?" if found else ""
 
 
 def plural(number: int, noun: str, many: str = "") -> str:

@@ -10,10 +10,10 @@ whether it may be repeated.
 import os
 import re
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
@@ -158,18 +158,39 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
         return execute(*arguments)
 
 
-def memory_use(client: redis.Redis) -> tuple[int, int]:
-    """Return the bytes of memory that a single server uses, and its ``maxmemory`` (0: no limit). A
-    server that uses more is full: it refuses increments. Buffers that it leaves out of this
-    comparison, such as those of replicas, are left out.
+class MemoryUse(NamedTuple):
+    """The memory of a single server.
+
+    Attributes:
+        used: bytes that it uses. Buffers that it does not compare with its limit, such as those of
+            replicas, are left out.
+        limit: its ``maxmemory`` in bytes; 0 for no limit.
+    """
+
+    used: int
+    limit: int
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Self:
+        """Return the memory of a server, given its reply to INFO."""
+        buffers = int(info.get("mem_not_counted_for_evict", 0))
+        return cls(int(info.get("used_memory", 0)) - buffers, int(info.get("maxmemory", 0)))
+
+    @property
+    def full(self) -> bool:
+        """Whether the server refuses increments for lack of memory."""
+        return 0 < self.limit < self.used
+
+
+def memory_use(client: redis.Redis) -> MemoryUse:
+    """Ask a single server for its memory.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
     """
     with mapped():
         info: Any = client.info("memory")
-    buffers = int(info.get("mem_not_counted_for_evict", 0))
-    return int(info["used_memory"]) - buffers, int(info.get("maxmemory", 0))
+    return MemoryUse.of(info)
 
 
 def is_cluster(url: str) -> bool:

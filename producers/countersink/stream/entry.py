@@ -262,7 +262,7 @@ def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One entry as it was read from a stream: the bytes of its fields in order, repeated fields
+    """An entry as it was read from a stream: the bytes of its fields in order, repeated fields
     included.
 
     Attributes:

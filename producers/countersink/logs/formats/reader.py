@@ -1,4 +1,4 @@
-"""What the readers of all formats share, for ``tail`` and backfill: ``LineReader``, the base class;
+"""Code that the readers of all formats share, for ``tail`` and backfill: ``LineReader``, the base;
 ``RecordTally`` and ``Rejected``, the results; ``Keys``, the rule that gives lines their keys, with
 conditions, ``--exclude-key-glob`` and ``--strip-query``.
 """

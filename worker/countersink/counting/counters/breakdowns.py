@@ -11,7 +11,6 @@ users cannot give. It has the settings of its counter, and is counted in the sam
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -26,6 +25,7 @@ from countersink.runtime.dimensions import (
     check_name,
     part,
 )
+from countersink.runtime.texts import did_you_mean
 
 T = TypeVar("T")
 
@@ -160,8 +160,8 @@ def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None
     """
     if name not in dimensions:
         names = f"its dimensions are {', '.join(dimensions)}" if dimensions else "it has none"
-        near = get_close_matches(name, dimensions, 1, ALIKE)
-        step = f"did you mean {near[0]}? Otherwise declare it" if near else "declare it"
+        hint = did_you_mean(name, dimensions, ALIKE)
+        step = f"{hint} Otherwise declare it" if hint else "declare it"
         keys = "" if dimensions else ", or ask by key"
         raise UnknownDimension(
             f"{counter!r} has no dimension {name!r} ({names}): {step} with `countersink counter"

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from difflib import get_close_matches
 
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import (
@@ -26,6 +25,7 @@ from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.errors import StoreError
 from countersink.runtime.dimensions import SEPARATOR, part, values_of
 from countersink.runtime.limits import OVERFLOW, text_bytes
+from countersink.runtime.texts import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,8 @@ def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) ->
     declared = read_dimensioned(snapshot.session, counter).get(counter, Dimensioned(counter, ()))
     for name in sorted({*by, *where}.difference(declared.dimensions)):
         # A hint to declare it would make a misspelling permanent.
-        if near := get_close_matches(name, [*UNITS, *declared.dimensions], 1, ALIKE):
-            raise UnknownDimension(
-                f"{counter!r} has no dimension {name!r}: did you mean {near[0]}?"
-            )
+        if hint := did_you_mean(name, [*UNITS, *declared.dimensions], ALIKE):
+            raise UnknownDimension(f"{counter!r} has no dimension {name!r}: {hint}")
     views = [
         BreakdownView(
             counter,

@@ -64,7 +64,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a snapshot knows of a counter.
+    """The part of a counter's settings that a snapshot remembers.
 
     Attributes:
         known: whether the counter was created or counted.
@@ -318,17 +318,17 @@ class _Group:
 
 
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
-    """Return the shape of each counter by name: what a snapshot knows of it."""
-    found = {
-        name: Shape(bool(known), scheme_of(name, columns), tuple(names.split(",")) if names else ())
-        for name, known, names, *columns in session.query(
-            "SELECT name, created IS NOT NULL"
-            " OR EXISTS (SELECT 1 FROM counter_ledger WHERE counter = name)"
-            " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = name),"
-            f" dimensions, {SCHEME_COLUMNS} FROM counter WHERE name IN ({marks(names)})",
-            names,
-        )
-    }
+    """Return the shape of each counter by name."""
+    found = {}
+    for name, known, declared, *columns in session.query(
+        "SELECT name, created IS NOT NULL"
+        " OR EXISTS (SELECT 1 FROM counter_ledger WHERE counter = name)"
+        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = name),"
+        f" dimensions, {SCHEME_COLUMNS} FROM counter WHERE name IN ({marks(names)})",
+        names,
+    ):
+        dimensions = tuple(declared.split(",")) if declared else ()
+        found[name] = Shape(bool(known), scheme_of(name, columns), dimensions)
     others = [name for name in names if name and name not in found]
     defaults = read_control(session, lock="").defaults if others else BUILT_IN
     counted: set[str] = set()

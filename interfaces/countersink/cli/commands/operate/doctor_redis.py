@@ -16,7 +16,7 @@ from countersink.cli.commands.operate import partitions
 from countersink.cli.commands.operate.findings import Finding, clock, fail, named, ok, warn
 from countersink.cli.commands.operate.info import SILENT, as_text, queue_state
 from countersink.runtime.texts import ago, plural
-from countersink.stream.connection import cluster_of, command, mapped
+from countersink.stream.connection import MemoryUse, cluster_of, command, mapped
 from countersink.stream.entry import offset_ms
 from countersink.stream.errors import StreamError, StreamRefused
 from countersink.stream.names import GROUP, PARTITIONS_KEY, applied_key, stream_key, worker_key
@@ -298,11 +298,11 @@ def _eviction(server: RedisState) -> Iterator[Finding]:
 
 
 def _memory(server: RedisState) -> Iterator[Finding]:
-    info = server.info
-    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    memory = MemoryUse.of(server.info)
+    used, limit = memory
     if limit and used > _FULL * limit:
-        yield (warn if used < limit else fail)(
-            f"{used:,} of {limit:,} bytes used{', so it refuses increments' * (used >= limit)}",
+        yield (fail if memory.full else warn)(
+            f"{used:,} of {limit:,} bytes used{', so it refuses increments' * memory.full}",
             "start more workers if there is a backlog, or raise maxmemory",
         )
     else:

@@ -18,7 +18,7 @@ from countersink.cli.errors import Misuse
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database.session import Session
 from countersink.runtime.texts import ago, iso_ms, plural
-from countersink.stream.connection import cluster_of, mapped, memory_use, time_us
+from countersink.stream.connection import MemoryUse, cluster_of, mapped, memory_use, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (
     GROUP,
@@ -173,7 +173,7 @@ def _losses(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_full(found: Mapping[str, Any]) -> bool:
-    return 0 < int(found["memory"]["limit"]) < int(found["memory"]["used"])
+    return MemoryUse(**found["memory"]).full
 
 
 def _oldest(found: Mapping[str, Any]) -> str:
@@ -268,7 +268,7 @@ def queue_state(client: redis.Redis) -> dict[str, Any]:
         if worker["silent_s"] > SILENT_S:
             worker |= {"state": SILENT, "rows_per_second": 0.0}
     memory = ask_masters(client, away, memory_use)
-    used, limit = max(memory, key=lambda each: each[0] / (each[1] or inf), default=(0, 0))
+    fullest = max(memory, key=lambda each: each.used / (each.limit or inf), default=MemoryUse(0, 0))
     waiting = [each for each in streams if each["oldest"] is not None]
     return {
         "at": iso_ms(now),
@@ -277,7 +277,7 @@ def queue_state(client: redis.Redis) -> dict[str, Any]:
         "oldest": min((each["oldest"] for each in waiting), default=None),
         "lag_ms": max((each["lag_ms"] for each in waiting), default=0),
         "rows_per_second": round(sum(one.get("rows_per_second") or 0.0 for one in workers), 1),
-        "memory": {"used": used, "limit": limit},
+        "memory": fullest._asdict(),
         "streams": streams,
         "away": [{"node": node, "error": error} for node, error in away.items()],
         "workers": workers,

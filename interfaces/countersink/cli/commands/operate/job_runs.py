@@ -13,14 +13,14 @@ from typing import Any, Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Exit, Misuse, NotFound, did_you_mean
+from countersink.cli.errors import Exit, Misuse, NotFound
 from countersink.cli.values import COUNTER, DAY, JOB
 from countersink.counting.counters.buckets import width_of
 from countersink.database.errors import StoreError
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.database.sql import label_text, width_number
-from countersink.runtime.texts import ago, iso, plural
+from countersink.runtime.texts import ago, did_you_mean, iso, plural
 from countersink.schedules import runs
 from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact

@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Exit, Misuse, did_you_mean
+from countersink.cli.errors import Exit, Misuse
 from countersink.cli.values import NAME, Checked
 from countersink.counting.apply import dead
 from countersink.counting.apply.dead import document
@@ -25,7 +25,7 @@ from countersink.database.lease import any_slot
 from countersink.database.session import Session
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
 from countersink.runtime.dead_letter import DeadReason
-from countersink.runtime.texts import iso_ms, plural
+from countersink.runtime.texts import did_you_mean, iso_ms, plural
 from countersink.stream.decode import decode_payload
 
 COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")
@@ -75,8 +75,10 @@ def _open_tables(reason: str | None) -> Session:
         Misuse: the reason is unknown to this version, and no dead row has it.
     """
     session = settings.open_tables()
+    if reason is None or reason in set(DeadReason):
+        return session
     known = {*DeadReason, *dead.count(session), *dead.not_kept_by_reason(session)}
-    if reason is not None and reason not in known:
+    if reason not in known:
         hint = did_you_mean(reason, known) or f"the reasons are {', '.join(sorted(known))}"
         raise Misuse(f"there is no reason {reason!r}: {hint}")
     return session
