@@ -46,8 +46,8 @@ _OTHERS: Final = 8
 _LINE: Final = re.compile(
     rb"[^ \n]++ [^ \n]++ [^ \n]++ \[(\d\d/[A-Z][a-z][a-z]/\d{4}:)(\d\d:)\d\d:\d\d ([+-]\d{4})\]"
 )
-_HOUR: Final = rb"(?:[01]\d|2[0-3]):"
-_IN_HOUR: Final = rb"[0-5]\d:(?:[0-5]\d|60) "
+_HOUR: Final = rb"(?:[01][0-9]|2[0-3]):"
+_IN_HOUR: Final = rb"[0-5][0-9]:(?:[0-5][0-9]|60) "
 _PERIODS_REMEMBERED: Final = 1_000
 
 

@@ -208,7 +208,7 @@ def read_chunk(
             amount=sum(keys.total() for keys in amounts.values()),
         ),
         rejects=tally.rejected,
-        samples=samples.finish(),
+        samples=samples.finish(tally),
         members=members,
     )
 

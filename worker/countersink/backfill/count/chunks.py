@@ -238,15 +238,18 @@ class LineSamples:
             if len(self._first) > SMALL_CHUNK:
                 self._first = None
 
-    def finish(self) -> Samples:
-        """Return the samples of the added lines. Lines that the recipe does not count have no
-        samples."""
-        chosen = self._counted(self._candidates)
-        return Samples(chosen, chosen if self._first is None else self._counted(self._first))
+    def finish(self, tally: RecordTally) -> Samples:
+        """Return the samples of the added lines, whose tally is ``tally``. Lines that are not
+        counted have no samples."""
+        chosen = self._counted(self._candidates, tally)
+        every = chosen if self._first is None else self._counted(self._first, tally)
+        return Samples(chosen, every)
 
-    def _counted(self, lines: list[NumberedLine]) -> dict[bytes, NumberedLine]:
-        """Return a dict, sample → line, of the ``lines`` that the recipe counts."""
-        if lines and tally_of(lines, self._reader, self._bucket).counted != len(lines):
+    def _counted(self, lines: list[NumberedLine], tally: RecordTally) -> dict[bytes, NumberedLine]:
+        """Return a dict, sample → line, of those of the ``lines`` that are counted."""
+        rejected = {each.line for each in tally.rejected}
+        lines = [one for one in lines if one[0] not in rejected]
+        if tally.counted + len(rejected) < tally.lines:  # some are blank, or left out
             lines = [one for one in lines if tally_of([one], self._reader, self._bucket).counted]
         digest, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
         return {
