@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from countersink.counting.ledger import Posting, fold, foldable, post
+from countersink.counting.ledger import Posting, merge, mergeable, post
 from countersink.database.app_connection import private_slot
 from countersink.database.session import Session, rerun
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 
-def test_rows_that_no_application_has_touched_for_an_hour_are_folded(
+def test_rows_that_no_application_has_touched_for_an_hour_are_merged(
     mysql_url: str, store: Store, session: Session
 ) -> None:
     """But for one that an open transaction adds to, and those of the last hour."""
@@ -40,7 +40,7 @@ def test_rows_that_no_application_has_touched_for_an_hour_are_folded(
         app.commit()
         compact(opened, CompactOptions())
         assert _amounts(session) == [(0, 5), (1, 12), (1, 100)]
-        assert foldable(session) == []
+        assert mergeable(session) == []
     with open_app(mysql_url) as again:
         store.increment(again, "views", "/a", 1, at=NOON)
         again.commit()
@@ -67,7 +67,7 @@ def test_a_fold_waits_for_nobody_and_nobody_for_it(
         with worker.transaction():
             post(worker, 9, [("views", Posting())])
             own.execute("SET SESSION innodb_lock_wait_timeout = 1")
-            assert fold(own, "views", -1) is not None
+            assert merge(own, "views", -1) is not None
             assert _amounts(session) == [(0, 11), (1, 1)]
         for connection in (app, idle[3]):
             connection.commit()
@@ -100,36 +100,36 @@ def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store)
             done += 1
         return done
 
-    def fold_all() -> int:
-        folded = 0
+    def merge_all() -> int:
+        merged = 0
         with open_tables(mysql_url) as session:
             while not stopping.is_set():
                 after: int | None = -1
                 while after is not None:
-                    after = rerun(partial(fold, session, "views", after))
-                    folded += after is not None
-        return folded
+                    after = rerun(partial(merge, session, "views", after))
+                    merged += after is not None
+        return merged
 
     with ThreadPoolExecutor(4) as pool:
         counting = [pool.submit(count) for _ in range(2)]
-        folding = [pool.submit(fold_all) for _ in range(2)]
+        merging = [pool.submit(merge_all) for _ in range(2)]
         try:
             eventually(
-                lambda: any(map(Future.done, (*counting, *folding))) or _folded(mysql_url) > 20,
+                lambda: any(map(Future.done, (*counting, *merging))) or _merged(mysql_url) > 20,
                 timeout=100,
             )
         finally:
             stopping.set()
         counted = sum(each.result(60) for each in counting)
-        assert all(each.result(60) for each in folding)
+        assert all(each.result(60) for each in merging)
     with open_session(mysql_url) as session:
         assert posted(session) == held(session) != {}
         assert verify(session).differences == []
     assert store.totals.total("views") == counted
 
 
-def _folded(mysql_url: str) -> int:
-    """Counts of 1 that were folded."""
+def _merged(mysql_url: str) -> int:
+    """Counts of 1 that were merged."""
     with open_session(mysql_url) as session:
         ((found,),) = session.query(
             "SELECT COALESCE(SUM(amount), 0) FROM counter_ledger WHERE slot = 0"

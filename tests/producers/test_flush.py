@@ -11,7 +11,7 @@ import redis
 
 from countersink.producers import Producer, redis_link
 from countersink.producers.options import warn_of_variables
-from countersink.producers.redis_link import StoredMark, Trail
+from countersink.producers.redis_link import Checkpoint, Trail
 from countersink.stream import names
 from countersink.stream.decode import entry_id_of
 from countersink.stream.group import Group
@@ -39,30 +39,35 @@ def test_flush_is_true_when_redis_has_it(queue: Queue) -> None:
 
 
 def test_a_mark_is_applied_when_all_up_to_it_is_acknowledged(redis_client: redis.Redis) -> None:
-    trail, marks = Trail(new_log()), []
+    trail, checkpoints = Trail(new_log()), []
     group = Group(redis_client, ["a", "b"], "w")
     for stream in ("a", "b", "c"):
         trail.follow(redis_client, stream)
     for stream, id in (("a", "9-5"), ("b", "7-0"), ("a", "10-0")):
         redis_client.xadd(stream, {"x": "1"}, id=id)
         trail.stored(stream, id)
-        marks.append(trail.mark(0))
-    assert trail.applied(redis_client, [*marks, StoredMark({}, 0)]) == [False, False, False, True]
+        checkpoints.append(trail.checkpoint(0))
+    assert trail.applied(redis_client, [*checkpoints, Checkpoint({}, 0)]) == [
+        False,
+        False,
+        False,
+        True,
+    ]
     first, second, third = sorted(group.read(9, 0), key=lambda d: (d.stream, len(d.stream_id)))
     group.acknowledge([(first.stream, first.stream_id, entry_id_of(first))])
-    assert trail.applied(redis_client, marks) == [True, False, False]
+    assert trail.applied(redis_client, checkpoints) == [True, False, False]
     group.acknowledge([(third.stream, third.stream_id, entry_id_of(third))])
-    assert trail.applied(redis_client, marks) == [True, True, False]
+    assert trail.applied(redis_client, checkpoints) == [True, True, False]
     group.acknowledge([(second.stream, second.stream_id, entry_id_of(second))])
-    assert trail.applied(redis_client, marks) == [True, True, True]
-    assert trail.mark(0) == StoredMark({}, 0), "nothing is left to be waited for"
+    assert trail.applied(redis_client, checkpoints) == [True, True, True]
+    assert trail.checkpoint(0) == Checkpoint({}, 0), "nothing is left to be waited for"
 
     added = redis_client.xadd("c", {"x": "1"})
     assert isinstance(added, bytes)
     trail.stored("c", added.decode())
-    mark = trail.mark(0)
+    checkpoint = trail.checkpoint(0)
     redis_client.set("c", "not a stream")
-    assert trail.applied(redis_client, [mark]) == [None]
+    assert trail.applied(redis_client, [checkpoint]) == [None]
 
 
 def test_a_lost_reply_resends_the_same_bytes(queue: Queue, proxy: RedisProxy) -> None:

@@ -12,7 +12,7 @@ from countersink.counting.counters.catalog import mark_days
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
 from countersink.database.session import Session
-from countersink.reads import ANYTHING, Bounds, Folding, Moment, Queue, Reads, read_queue
+from countersink.reads import ANYTHING, Bounds, EntrySums, Moment, Queue, Reads, read_queue
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY
@@ -28,8 +28,8 @@ def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
     """Grows with every read of the queue."""
     read, found = read_queue, list[Queue]()
 
-    def counted(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
-        found.append(read(client, folding, bounds))
+    def counted(client: redis.Redis, sums: EntrySums, bounds: Bounds) -> Queue:
+        found.append(read(client, sums, bounds))
         return found[-1]
 
     monkeypatch.setattr("countersink.reads.read_queue", counted)
@@ -134,10 +134,10 @@ def test_a_day_that_is_reconciled_while_the_queue_is_read(
     read = read_queue
     times = 0
 
-    def read_and_mark(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
+    def read_and_mark(client: redis.Redis, sums: EntrySums, bounds: Bounds) -> Queue:
         nonlocal times
         times += 1
-        found = read(client, folding, bounds)
+        found = read(client, sums, bounds)
         if times == 1:
             mark(ground.session, now)
         return found

@@ -16,7 +16,7 @@ import requests
 
 from countersink.counting.totals.query import Answer, Query
 from countersink.database.session import Session
-from countersink.reads import Bounds, Folding, Queue, Reads, read_queue
+from countersink.reads import Bounds, EntrySums, Queue, Reads, read_queue
 from countersink.web import read_pool
 from tests.database.test_session import locked, waiting
 from tests.support.waiting import eventually
@@ -192,9 +192,9 @@ def test_a_queue_that_is_too_long_is_not_read(small: Web) -> None:
 def test_one_at_a_time_reads_the_queue(small: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     held, read = Held(), read_queue
 
-    def held_read(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
+    def held_read(client: redis.Redis, sums: EntrySums, bounds: Bounds) -> Queue:
         held.hold()
-        return read(client, folding, bounds)
+        return read(client, sums, bounds)
 
     monkeypatch.setattr("countersink.reads.read_queue", held_read)
     monkeypatch.setattr(read_pool, "MAX_PENDING_READS", 2)

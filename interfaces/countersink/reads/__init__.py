@@ -114,7 +114,7 @@ class Queue:
         return self.read_at if self.oldest is None else min(self.oldest, self.read_at)
 
 
-class Folding:
+class EntrySums:
     """Adds up the selected rows of entries by cell. The buckets are those of the catalog.
 
     Args:
@@ -138,7 +138,7 @@ class Folding:
         self._cells: dict[Cell, Cell] = {}
         self._counters: dict[frozenset[str], frozenset[str]] = {}
 
-    def fold(self, entry: Decoded) -> Queued:
+    def add(self, entry: Decoded) -> Queued:
         """Return the selected rows of an entry, added up by cell."""
         counters: set[str] = set()
         cells: dict[Cell, int] = {}
@@ -191,7 +191,7 @@ def read_oldest(client: redis.Redis) -> Queue:
     return queue
 
 
-def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED) -> Queue:
+def read_queue(client: redis.Redis, sums: EntrySums, bounds: Bounds = UNBOUNDED) -> Queue:
     """Read all entries of all streams, and add up the selected rows of each entry by cell.
 
     Entries that arrive during the read may be missing. Memory grows with the number of cells.
@@ -221,7 +221,7 @@ def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED
                 bounds.check(entries, rows)
                 name = bytes.fromhex(entry.id)
                 if name not in queue.entries:
-                    queue.entries[name] = folding.fold(entry)
+                    queue.entries[name] = sums.add(entry)
     return queue
 
 
@@ -232,7 +232,7 @@ def select_pending(session: Session, queue: Queue, catalog: Catalog) -> Pending:
     snapshot has both its guard and its sums; if it was applied later, neither. So each entry counts
     once. Rows that no worker will count are left out: rows of entries older than the pruning
     watermark (their guards may be deleted), rows of tracked tables' counters, and in strict mode
-    rows of unknown counters. (:class:`Folding` left out rows that a reconcile has included.)
+    rows of unknown counters. (:class:`EntrySums` left out rows that a reconcile has included.)
 
     Args:
         session: reads in the snapshot.
@@ -284,13 +284,13 @@ class Moment:
         complete_up_to: everything that reached Redis before this time (UTC) is included; None if
             there is no Redis client, or Redis did not answer.
         unknown_because: the error if Redis did not answer; else None.
-        folded: the query for which the queue was read; None if it was not read.
+        read_for: the query for which the queue was read; None if it was not read.
     """
 
     snapshot: Snapshot
     complete_up_to: datetime | None = None
     unknown_because: StreamError | None = None
-    folded: Query | None = None
+    read_for: Query | None = None
 
     def ask(self, query: Query) -> Answer:
         """Return the answer to a query; it includes the pending rows if the queue was read.
@@ -308,7 +308,7 @@ class Moment:
 
     def _covers(self, query: Query) -> bool:
         """Return whether the queue was read for all rows that a query needs from it."""
-        read, asked = self.folded, query.selection
+        read, asked = self.read_for, query.selection
         if read is None:
             return not query.include_pending
         return (
@@ -387,11 +387,11 @@ class Reads:
         for _ in range(_ATTEMPTS):
             catalog = self._catalog = self._catalog or self._store.snapshot(load)
             # Streams first: else an entry applied between the two reads would be in neither.
-            queue = read_queue(self._client, Folding(query, catalog), self._bounds)
+            queue = read_queue(self._client, EntrySums(query, catalog), self._bounds)
 
             def attempt(session: Session, queue: Queue = queue, catalog: Catalog = catalog) -> T:
                 pending = select_pending(session, queue, catalog)
-                return work(Moment(Snapshot(session, pending), queue.read_at, folded=query))
+                return work(Moment(Snapshot(session, pending), queue.read_at, read_for=query))
 
             try:
                 return self._store.snapshot(attempt)

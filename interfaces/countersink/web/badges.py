@@ -172,7 +172,7 @@ class HitNumbers:
         """Read the total of a key. Return it, and whether it includes all stored visits. The total
         is 0 if the counter does not exist. Return None if the total cannot be read."""
         services = self._services
-        spooled = services.producer.mark() is None
+        spooled = services.producer.checkpoint() is None
         queued: int | None = None
         with suppress(StreamError), mapped():
             queued = sum(int(services.redis.xlen(each)) for each in stream_keys(services.redis))

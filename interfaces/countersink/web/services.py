@@ -20,7 +20,7 @@ import redis
 
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
-from countersink.producers.redis_link import StoredMark
+from countersink.producers.redis_link import Checkpoint
 from countersink.reads import Reads
 from countersink.store import Store
 from countersink.web.auth.credentials import LoginCookie, NameQuotas, TokenBuckets, WaitingPlaces
@@ -95,21 +95,21 @@ class Acknowledgements:
             self._since.pop(waiter, None)
 
     async def _poll(self) -> None:
-        marks: dict[Waiter, StoredMark] = {}
+        known: dict[Waiter, Checkpoint] = {}
         thread = anyio.CapacityLimiter(1)
         try:
             while self._since:
                 for waiter, since in self._since.items():
-                    if waiter not in marks and (mark := self._producer.mark(since)) is not None:
-                        marks[waiter] = mark
-                marks = {each: marks[each] for each in self._since if each in marks}
+                    if waiter not in known and (now := self._producer.checkpoint(since)) is not None:
+                        known[waiter] = now
+                known = {each: known[each] for each in self._since if each in known}
                 verdicts = await anyio.to_thread.run_sync(
                     self._producer.trail.applied,
                     self._redis,
-                    list(marks.values()),
+                    list(known.values()),
                     limiter=thread,
                 )
-                for waiter, verdict in zip(marks, verdicts, strict=True):
+                for waiter, verdict in zip(known, verdicts, strict=True):
                     if verdict is not False and not waiter.done():
                         waiter.set_result(verdict)
                 await asyncio.sleep(POLL_S)

@@ -15,7 +15,7 @@ from countersink.producers.buffer.fold_thread import FoldThread
 from countersink.producers.buffer.rows import NEVER, RowBuffer
 from countersink.producers.options import Options
 from countersink.producers.outbox import Outbox, Stats
-from countersink.producers.redis_link import RedisLink, StoredMark
+from countersink.producers.redis_link import Checkpoint, RedisLink
 from countersink.producers.send_thread import Flush, SendThread
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Lock, RLock, let_app_run, pause
@@ -41,7 +41,7 @@ class Engine:
 
     Attributes:
         trail: tells whether the entries that this process has stored are applied to MySQL, up to a
-            mark from :meth:`mark`."""
+            checkpoint from :meth:`checkpoint`."""
 
     _recorder: EventBuffer | None = None  # takes increments in place of a buffer for the threads
 
@@ -214,7 +214,7 @@ class Engine:
             # A spool needs the threads for segments of dead processes, even if nothing is counted.
             self._start()
         generation = self._fold_thread.ask(
-            self._outbox.mark, max(JOIN_SECONDS, deadline - time.monotonic())
+            self._outbox.newest_generation, max(JOIN_SECONDS, deadline - time.monotonic())
         )
         if generation is None:
             return None
@@ -231,16 +231,16 @@ class Engine:
             return lambda: True  # close() flushes without threads
         return flush.over
 
-    def mark(self, since: int = 0) -> StoredMark | None:
-        """Return a mark: the last entry that this process has stored so far in each stream. Pass it
-        to :meth:`countersink.producers.redis_link.Trail.applied`. Return None if some entries are
+    def checkpoint(self, since: int = 0) -> Checkpoint | None:
+        """Return a checkpoint: the last entry that this process has stored so far in each stream,
+        for :meth:`countersink.producers.redis_link.Trail.applied`. Return None if some entries are
         still in the spool.
 
         Args:
             since: the value of :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>`
                 before the entries were stored.
         """
-        return None if self._spool and self._spool.waiting else self.trail.mark(since)
+        return None if self._spool and self._spool.waiting else self.trail.checkpoint(since)
 
     def _applied(self, timeout: float, since: int) -> bool:
         """Wait until the spool of this process is empty and all entries that the process has stored
@@ -254,12 +254,12 @@ class Engine:
         poll_seconds = POLL_SECONDS
         client = connect(self._url, socket_timeout=self._options.socket_timeout)
         try:
-            mark: StoredMark | None = None
+            checkpoint: Checkpoint | None = None
             while True:
-                if mark is None:
-                    mark = self.mark(since)
-                if mark is not None:
-                    (verdict,) = self.trail.applied(client, [mark])
+                if checkpoint is None:
+                    checkpoint = self.checkpoint(since)
+                if checkpoint is not None:
+                    (verdict,) = self.trail.applied(client, [checkpoint])
                     if verdict is None:
                         self.trail.report_break()
                     if verdict is not False:

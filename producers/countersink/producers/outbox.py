@@ -136,7 +136,7 @@ class Outbox:
         self._parcels: list[Parcel] = []
         self._given_up = False
         self.settled_at = float("-inf")
-        # The oldest generations not settled, at the last settling or mark: of rows, of all.
+        # The oldest generations not settled, at the last settling or flush: of rows, of all.
         self._oldest_row = NEVER
         self._oldest = NEVER
 
@@ -243,7 +243,7 @@ class Outbox:
             self.settled_at = time.monotonic()
         self.bell.ring()
 
-    def mark(self) -> int:
+    def newest_generation(self) -> int:
         """Return the number of the generation that contains the newest row folded so far. Pass it
         to :meth:`settled`, to find out whether all rows folded so far are stored.
         """
@@ -256,9 +256,8 @@ class Outbox:
         self._oldest_row = self._buffer.oldest_unsettled(members=False)
 
     def settled(self, generation: int, *, members: bool = True) -> bool:
-        """Whether all rows of the generations up to ``generation`` (from :meth:`mark`) are stored.
-        Takes no lock, which is safe because rows that are stored stay stored. Always True after
-        :meth:`give_up`.
+        """Whether all rows of the generations up to ``generation`` are stored. Takes no lock,
+        which is safe because rows that are stored stay stored. Always True after :meth:`give_up`.
 
         Args:
             members: whether sightings whose members wait for a salt must be stored as well.

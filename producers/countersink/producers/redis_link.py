@@ -252,15 +252,15 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMark:
-    """A mark: the last entry that a process had stored in each stream, at one time.
+class Checkpoint:
+    """A checkpoint: the last entry that a process had stored in each stream, at one time.
 
     Attributes:
         ends: maps a stream to the id of the last entry stored there, and to the epoch of the stream
             at that time (None if unknown). While the epoch stays the same, entries have left the
             stream only by being acknowledged: see :mod:`countersink.stream.progress`. A stream is
             left out if all its entries are known to be applied.
-        since: number of breaks of the trail that do not concern this mark (see :class:`Trail`).
+        since: number of breaks of the trail (see :class:`Trail`) that do not concern it.
     """
 
     ends: Mapping[str, tuple[str, Epoch | None]]
@@ -339,30 +339,30 @@ class Trail:
         """Note that an entry was stored in ``stream`` under the id ``stream_id``."""
         self._ends[stream] = stream_id
 
-    def mark(self, since: int) -> StoredMark:
-        """Return a mark of the last entry stored so far in each stream.
+    def checkpoint(self, since: int) -> Checkpoint:
+        """Return a checkpoint of the last entry stored so far in each stream.
 
         Args:
             since: the value of :attr:`breaks` or :attr:`reported_breaks` before the entries were
-                stored. If there are more breaks later, :meth:`applied` returns None for this mark.
+                stored. If there are more breaks later, :meth:`applied` returns None for it.
         """
         ends = {
             stream: (end, self._epochs.get(stream))
             for stream, end in self._ends.copy().items()
             if end != self._applied.get(stream)
         }
-        return StoredMark(ends, since)
+        return Checkpoint(ends, since)
 
-    def applied(self, client: redis.Redis, marks: Sequence[StoredMark]) -> list[bool | None]:
-        """Return an item for each mark: True if all entries up to the mark are applied; False if
+    def applied(self, client: redis.Redis, checkpoints: Sequence[Checkpoint]) -> list[bool | None]:
+        """Return an item for each checkpoint: True if all entries up to it are applied; False if
         some are not yet, or if Redis does not answer; None if it cannot be known, now or later."""
         latest: dict[str, str] = {}
-        for mark in marks:
-            for stream, (end, _) in mark.ends.items():
+        for checkpoint in checkpoints:
+            for stream, (end, _) in checkpoint.ends.items():
                 latest[stream] = max(latest.get(stream, "0-0"), end, key=order)
-        # Each stream is read once for all marks: its first entry decides.
+        # Each stream is read once for all checkpoints: its first entry decides.
         found = {stream: self._first(client, stream) for stream in latest}
-        return [self._verdict(mark, found) for mark in marks]
+        return [self._verdict(checkpoint, found) for checkpoint in checkpoints]
 
     def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
         """Return the stream's epoch (None if it is unknown) and the id of its first entry (None if
@@ -380,10 +380,10 @@ class Trail:
         return (None, None) if now is None else (now.epoch, now.first)
 
     def _verdict(
-        self, mark: StoredMark, found: Mapping[str, tuple[Epoch | None, str | None] | None]
+        self, checkpoint: Checkpoint, found: Mapping[str, tuple[Epoch | None, str | None] | None]
     ) -> bool | None:
         verdict: bool | None = True
-        for stream, (end, epoch) in mark.ends.items():
+        for stream, (end, epoch) in checkpoint.ends.items():
             state = found[stream]
             if state is None:
                 verdict = False
@@ -393,8 +393,8 @@ class Trail:
                 return None
             if first is not None and order(first) <= order(end):
                 verdict = False
-        if self.breaks > mark.since:
+        if self.breaks > checkpoint.since:
             return None
         if verdict:
-            self._applied |= {stream: end for stream, (end, _) in mark.ends.items()}
+            self._applied |= {stream: end for stream, (end, _) in checkpoint.ends.items()}
         return verdict

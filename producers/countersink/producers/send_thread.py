@@ -271,7 +271,8 @@ class Flush:
     Holds no lock between two calls: a signal handler may interrupt it and flush as well.
 
     Attributes:
-        generation: the last generation that the flush has to store, from :meth:`Outbox.mark`.
+        generation: the last generation that the flush has to store, from
+            :meth:`Outbox.newest_generation`.
     """
 
     _link: RedisLink

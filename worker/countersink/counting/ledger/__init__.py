@@ -1,5 +1,5 @@
 """The ledger (``counter_ledger``): sums and checksums of everything that was applied to counters.
-This module makes postings and their checksums, in Python and in SQL, and folds the many rows of
+This module makes postings and their checksums, in Python and in SQL, and merges the many rows of
 applications into one. ``Difference`` is a problem found by comparing the tables with the ledger;
 see ``balance.py``.
 
@@ -15,10 +15,10 @@ thousand million. The checksum is no signature, because one can search for keys 
 weight. Rows of the amount 0 add nothing.
 
 Each connection of an application posts to its own rows, so that transactions never wait for each
-other in the ledger. A scheduled job folds these rows, so that their number stays small: it adds
+other in the ledger. A scheduled job merges these rows, so that their number stays small: it adds
 rows that were not changed for an hour to the row of slot 0. Some servers do not let a transaction
 change rows that others changed after its snapshot (MariaDB with ``innodb_snapshot_isolation``).
-There, a transaction that began before the fold fails, and can be run again.
+There, a transaction that began before the merge fails, and can be run again.
 """
 
 from collections import defaultdict
@@ -81,12 +81,12 @@ class Difference:
 _ROWS_PER_STATEMENT: Final = 500
 
 
-ROWS_PER_FOLD: Final = 100
-"""Number of rows of a counter that one transaction folds."""
+ROWS_PER_MERGE: Final = 100
+"""Number of rows of a counter that one transaction merges."""
 _UNCHANGED: Final = (
     f"slot >= {PRIVATE_SLOTS.start:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
 )
-"""SQL condition for the rows to fold: hardly any open transaction is idle for an hour."""
+"""SQL condition for the rows to merge: hardly any open transaction is idle for an hour."""
 
 
 MODULUS: Final = 2**31 - 1
@@ -205,17 +205,17 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
     )
 
 
-def foldable(session: Session) -> list[str]:
-    """Return the sorted names of the counters for which :func:`fold` has work: those with ledger
+def mergeable(session: Session) -> list[str]:
+    """Return the sorted names of the counters for which :func:`merge` has work: those with ledger
     rows of applications' connections that were not changed for an hour."""
     counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNCHANGED} ORDER BY counter"
     return [name for (name,) in session.query(counters)]
 
 
-def fold(session: Session, counter: str, after: int) -> int | None:
+def merge(session: Session, counter: str, after: int) -> int | None:
     """Add ledger rows of applications' connections to the row of slot 0, and delete them, for one
-    counter. A call takes the next :data:`ROWS_PER_FOLD` rows, at most, that were not changed for an
-    hour. Rows that others have locked are skipped.
+    counter. A call takes the next :data:`ROWS_PER_MERGE` rows, at most, that were not changed for
+    an hour. Rows that others have locked are skipped.
 
     Args:
         session: outside a transaction.
@@ -224,7 +224,7 @@ def fold(session: Session, counter: str, after: int) -> int | None:
             applications' connections.
 
     Returns:
-        The last slot whose row was folded; None if no rows are left that others have not locked.
+        The last slot whose row was merged; None if no rows are left that others have not locked.
     """
     # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -232,7 +232,7 @@ def fold(session: Session, counter: str, after: int) -> int | None:
         found = session.query(
             "SELECT slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
             f" WHERE counter = %s AND slot > %s AND {_UNCHANGED}"
-            f" ORDER BY slot LIMIT {ROWS_PER_FOLD:d} FOR UPDATE SKIP LOCKED",
+            f" ORDER BY slot LIMIT {ROWS_PER_MERGE:d} FOR UPDATE SKIP LOCKED",
             (counter, after),
         )
         if not found:
