@@ -6,7 +6,7 @@
 -- Afterwards, grants.sql has the rights on single tables. A process is given its user by COUNTERSINK_MYSQL_URL. Rights of
 -- applications that count in their own transactions are in docs/transactions.md, those of tracked tables in docs/row-counts.md. With
 -- Group Replication and a URL with several hosts each user needs SELECT ON `performance_schema`.`replication_group_members`, too.
-CREATE DATABASE IF NOT EXISTS `countersink`;
+CREATE DATABASE IF NOT EXISTS `countersink` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- countersink migrate: creates and changes tables; for the moment of an upgrade.
 CREATE USER IF NOT EXISTS 'countersink_migrate'@'%' IDENTIFIED BY 'change-me-migrate';

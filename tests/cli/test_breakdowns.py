@@ -83,6 +83,13 @@ def test_a_question_that_no_breakdown_answers(asked: Servers) -> None:
     assert "no dimension 'colour'" in said
 
 
+def test_a_key_that_was_never_counted_is_no_export(asked: Servers) -> None:
+    said = one_sentence(asked.call("totals", "views", "--key", "/home"))
+    assert "nothing was counted under the key '/home'" in said
+    assert one_sentence(asked.call("export", "views", "--key", "/home")) == said
+    assert asked.call("export", "--all", "--key", "/home").status == 0
+
+
 def test_an_export_by_dimensions(asked: Servers) -> None:
     done = asked.call("export", "views", "--by", "page", "--where", "country=DE")
     assert done.status == 0, done.err

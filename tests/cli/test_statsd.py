@@ -6,11 +6,14 @@ import subprocess
 from pathlib import Path
 
 import datadog
+import pytest
 import redis
+import requests
 import statsd
 
 from tests.cli.command import Servers, call
 from tests.cli.listener import Listener, listener
+from tests.cli.test_metrics import url_of
 from tests.producers.helpers import totals
 from tests.support.waiting import eventually
 
@@ -115,6 +118,17 @@ def test_without_redis_the_spool_keeps_what_came(
         assert {name: stopped[name] for name in fields} == fields
     assert call("spool", "replay", spool, COUNTERSINK_REDIS_URL=redis_url).status == 0
     assert totals(redis_client) == {("a", ""): EACH}
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_without_redis_it_is_ready_if_its_spool_works(tmp_path: Path, usable: bool) -> None:
+    (tmp_path / "file").touch()
+    spool = str(tmp_path / ("spool" if usable else "file/spool"))
+    port = "--metrics-port", "0"
+    with listener(NO_REDIS, *port, COUNTERSINK_PRODUCER_SPOOL=spool) as running:
+        ready = requests.get(f"{url_of(running.child)}/readyz", timeout=60).text
+        assert ready == ("ok\n" if usable else "not ready: redis did not answer\n")
+        running.end()
 
 
 def test_what_could_not_be_stored_is_said() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,8 +16,10 @@ from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.applier import Applied, Applier
 from countersink.counting.apply.key_caps import OVERFLOW, overflown_by_counter
+from countersink.counting.counters.deletion import delete_counter, removed_breakdowns
 from countersink.counting.errors import TrackedCounter, UnknownCounter, UnknownDimension
 from countersink.counting.ledger import Posting, key_weight
+from countersink.database.connection import connect
 from countersink.database.session import Session
 from countersink.database.sql import LABEL
 from countersink.runtime.dimensions import RowKey, check_dimensions, composite, values_of
@@ -162,6 +165,45 @@ def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
     db.store.counters.set(views, breakdowns=[], dimensions=[])
     assert db.store.counters.show(views).dimensions == ()
     assert ledger(db.session) == {views: 4}
+
+
+def test_of_a_removed_breakdown_that_two_delete_at_once_nothing_is_left(
+    db: Database, mysql_url: str, views: str
+) -> None:
+    db.store.counters.set(views, breakdowns=["page"])
+    old = "UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE WHERE name = 'views#2'"
+    db.session.execute(old)
+    with connect(mysql_url, isolation="REPEATABLE READ") as deleting:
+        assert removed_breakdowns(deleting) == ["views#2"]
+        for _ in range(2):  # both have read the name before the first has deleted the row
+            delete_counter(deleting, "views#2")
+    rows = db.session.query("SELECT name FROM counter WHERE name LIKE 'views%%' ORDER BY name")
+    assert [name for (name,) in rows] == ["views", "views#1", "views#3"]
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_numbers_of_deleted_breakdowns_stay_used_when_a_table_was_tracked_in_between(
+    db: Database,
+) -> None:
+    declared: dict[str, Any] = {"dimensions": ["page"], "breakdowns": ["page"]}
+    db.store.counters.set("orders", time_zone="Asia/Tokyo", resolution="hour", **declared)
+    count(db.applier, ({"page": "/"}, 1), counter="orders")
+    db.store.counters.set("orders", resolution="day")
+    db.store.counters.delete("orders")
+    old = "UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE WHERE name = 'orders'"
+    db.session.execute(old)
+    db.session.execute("CREATE TABLE orders (id INT PRIMARY KEY) ENGINE = InnoDB")
+    try:
+        db.store.tracked.track("orders", counter="orders")
+        shown = db.store.counters.show("orders")
+        assert (shown.time_zone, shown.resolution, shown.breakdowns) == ("UTC", "day", ())
+        counted = "SELECT counted_hour FROM counter WHERE name = 'orders'"
+        assert db.session.query(counted) == [(None,)]
+        db.store.tracked.untrack("orders")
+    finally:
+        db.session.execute("DROP TABLE orders")
+    (added,) = db.store.counters.set("orders", **declared).breakdowns
+    assert added.name == "orders#2"
 
 
 def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(

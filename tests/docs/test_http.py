@@ -46,7 +46,7 @@ def test_bounds_are_the_defaults() -> None:
         f"wait for its turn: {options.read_timeout_s:g} s",
         f"reads at once: {options.threads}, and beside them {options.threads // 4} of all",
         f"where {MAX_READS} may be under way",
-        f"{MAX_PENDING_READS} of one key may wait",
+        f"{MAX_PENDING_READS} of one key may be under way or wait",
         f"of a key: {options.rate_per_key:,.0f} a second",
         f"of an address without one: {options.rate_per_address:,.0f}",
         f"an address: {options.failures_per_minute} a minute",

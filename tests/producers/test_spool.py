@@ -1,9 +1,11 @@
 """The spool in use: outages, kills, several processes, and no increment counted twice or never."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -351,10 +353,30 @@ def test_a_directory_that_cannot_be_made_is_logged_at_the_start(
     redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    with Producer(redis_url, spool=tmp_path / "file" / "spool"):
+    with Producer(redis_url, spool=tmp_path / "file" / "spool") as producer:
         [record] = caplog.records
+        assert str(producer.stats().last_error).endswith("Not a directory")
+        assert not producer.spools
     assert record.levelname == "ERROR"
     assert record.getMessage().endswith("Not a directory: nothing can be spooled")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_directory_is_tried_as_the_user_who_writes_and_again_with_each_write() -> None:
+    script = """
+        import json, os, sys
+        from countersink.producers import Producer
+        url, spool = "redis://127.0.0.1:1/0", sys.argv[1]
+        Producer(url, spool=spool).close()  # imports what the other user may not read
+        os.seteuid(65534)
+        producer = Producer(url, spool=spool)
+        usable = [producer.spools]
+        os.seteuid(0)
+        producer.increment("hits")
+        print(json.dumps([*usable, producer.flush(20), producer.spools]))
+    """
+    with TemporaryDirectory() as directory:  # of root, where everybody finds it
+        assert play(script, directory) == [[False, True, True]]
 
 
 def test_flush_applied_waits_for_the_spool_too(

@@ -17,8 +17,9 @@ from countersink.counting.counters.buckets import ONE_DAY
 from countersink.counting.totals.query import DIMENSIONS, Query
 from countersink.counting.totals.selection import Selection
 from countersink.database.session import Session
+from countersink.reads.formats import frame
 from countersink.runtime.dimensions import check_dimensions
-from countersink.store import Store, UnknownDimension
+from countersink.store import Store, UnknownCounter, UnknownDimension
 from countersink.stream.connection import connect
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
@@ -116,6 +117,11 @@ def test_a_key_of_a_counter_with_dimensions_is_told_from_a_value(
     ):
         with pytest.raises(UnknownDimension, match=expected):
             ask("views", key="/new")
+    assert frame(store, "views", keys=["/old"])["total"].sum() == 5
+    with pytest.raises(UnknownDimension, match=expected):
+        frame(store, "views", keys=["/new"])
+    with pytest.raises(UnknownCounter):
+        frame(store, "nothing", keys=["/new"])
     at = now_ms(client)
     rows = [("views", "/new", minute_of(0), 3)]
     send(client, Sealed(new_entry_id(at), at, encode_rows(rows), len(rows)))

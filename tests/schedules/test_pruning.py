@@ -286,6 +286,29 @@ def test_a_removed_breakdown_goes_to_its_last_row_though_its_deletion_was_killed
         assert verify(verifying).agrees
 
 
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_removed_breakdown_that_others_hold_holds_up_no_other(
+    context: Context, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "ATTEMPTS", 1)
+    key: RowKey = (("country", "DE"), ("page", "/a"))
+    with Store(context.mysql_url) as store:
+        store.counters.set("views", dimensions=["country", "page"], breakdowns=["country", "page"])
+    Applier(context.mysql_url, slot=1).apply([entry([(0, "views", key, minute(), 7)])])
+    session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = 'views'")
+    with connect(context.mysql_url) as holder, holder.transaction():
+        holder.query("SELECT 1 FROM counter_slot WHERE counter = 'views#1' FOR UPDATE")
+        done = retention.prune(context)
+        assert slots(session) == {"views": 7, "views#1": 7}
+    assert (done.rows, done.finished) == (1, True)
+    assert done.detail.endswith(
+        "1 row of removed breakdowns; 1 removed breakdown left for the next run, as other"
+        " transactions held rows"
+    )
+    assert retention.prune(context).rows == 1
+    assert slots(session) == {"views": 7}
+
+
 def set_aside(session: Session, number: int, ago: timedelta, reason: str = "bad_key") -> None:
     """So many dead letters, and as many that were not kept, of a counter called as the reason."""
     name = os.urandom(16)

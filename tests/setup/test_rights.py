@@ -53,6 +53,9 @@ class Site:
         """Both files, each twice, as a person may. Rights outlive their tables, so these go."""
         for _ in range(2):
             self._run("users.sql")
+        with connect(self._mysql_url) as session:
+            texts = session.query("SELECT @@character_set_database, @@collation_database")
+        assert texts == [("utf8mb4", "utf8mb4_bin")]  # as migrate makes a database
         migrate(self._mysql_url)
         for _ in range(2):
             self._run("grants.sql")

@@ -97,6 +97,19 @@ def test_urls_have_the_users_and_passwords_of_the_servers_files() -> None:
             assert line in made
 
 
+def test_a_process_may_write_its_spool_in_either_place() -> None:
+    spools = {
+        command: found[1]
+        for command in UNITS
+        if (found := re.search(r"_SPOOL=(.*)", (FOLDER / f"{command}.env").read_text()))
+    }
+    assert set(spools) == {"web", "statsd"}
+    for command, spool in spools.items():
+        written = directives(command)
+        assert spool == f"/var/lib/{written['StateDirectory'][0]}/{command}"
+        assert written["ReadWritePaths"] == ["-/var/spool/countersink"]
+
+
 def test_a_start_migrates_the_tables_and_does_not_wait_for_it() -> None:
     for command in set(UNITS) - {"migrate"}:
         found = directives(command)

@@ -129,7 +129,7 @@ class Health:
         process: the command that the process runs, such as ``worker``.
         samples: yields the samples that only this process has.
         probes: a probe for each server that the process uses.
-        needs: names of the servers without which the process is not ready; None for all of them.
+        needs: returns whether the process is not ready now without the server of this name.
         moved: returns the time at which the main loop last made progress, on the clock
             :func:`time.monotonic`; None where the process has no loop that could be stuck.
         busy: returns a reason why the process is not ready although its servers answer, such as
@@ -139,7 +139,7 @@ class Health:
     process: str
     samples: Callable[[], Samples]
     probes: Probes = field(default_factory=dict)
-    needs: frozenset[str] | None = None
+    needs: Callable[[str], bool] = lambda server: True
     moved: Callable[[], float] | None = None
     busy: Callable[[], str] = lambda: ""
 
@@ -149,7 +149,7 @@ class Health:
 
     def unready_reason(self) -> str:
         """Return the reason why the process is not ready; an empty text if it is ready."""
-        needed = {name: each for name, each in self.probes.items() if self._needs(name)}
+        needed = {name: each for name, each in self.probes.items() if self.needs(name)}
         return self._unready_reason(probe_servers(needed))
 
     def all_samples(self) -> Samples:
@@ -163,13 +163,10 @@ class Health:
             yield Sample("countersink_server_up", float(not trouble), {"server": server})
         yield from self.samples()
 
-    def _needs(self, server: str) -> bool:
-        return self.needs is None or server in self.needs
-
     def _unready_reason(self, found: Mapping[str, str]) -> str:
         if not self.lives():
             return "stuck"
-        unusable = [f"{name} {why}" for name, why in found.items() if why and self._needs(name)]
+        unusable = [f"{name} {why}" for name, why in found.items() if why and self.needs(name)]
         return " and ".join(unusable) or self.busy()
 
 

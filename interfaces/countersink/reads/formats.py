@@ -35,7 +35,7 @@ from countersink.counting.counters.breakdowns import Breakdown
 from countersink.counting.counters.keep_steps import by_width
 from countersink.counting.counters.settings import Counter
 from countersink.counting.totals import selection_of
-from countersink.counting.totals.answer import rows
+from countersink.counting.totals.answer import check_keys, rows
 from countersink.counting.totals.query import EXPORTED, Answer, Query, Row, documents, read_by
 from countersink.counting.totals.selection import ANY, KeyMatch, Selection
 from countersink.counting.totals.snapshot import Snapshot
@@ -346,8 +346,8 @@ def frame(
 
     Raises:
         ImportError: pandas is not installed.
-        UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
-            :class:`countersink.counting.totals.Totals`.
+        UnknownCounter, UnknownDimension, InexactZone, RolledUp, IncompleteBreakdown, StoreError,
+            ValueError: as :class:`countersink.counting.totals.Totals`.
     """
     try:
         import pandas as pd  # noqa: PLC0415 (no extra installs it)
@@ -371,7 +371,9 @@ def frame(
             )
             query = Query(wanted, by=layout, dimensions=dimensions, strict=True, streamed=True)
             # A snapshot for each counter: its caches grow with the counter's buckets.
-            found += [(name, *row) for row in rows(Snapshot(session), query, Answer(columns))]
+            snapshot = Snapshot(session)
+            check_keys(snapshot, wanted)
+            found += [(name, *row) for row in rows(snapshot, query, Answer(columns))]
     made = pd.DataFrame.from_records(found, columns=list(columns))
     for column in ("day", "week", "month"):
         if column in made:

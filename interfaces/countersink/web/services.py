@@ -100,7 +100,7 @@ class Acknowledgements:
         try:
             while self._since:
                 for waiter, since in self._since.items():
-                    if waiter not in known and (now := self._producer.checkpoint(since)) is not None:
+                    if waiter not in known and (now := self._producer.checkpoint(since)):
                         known[waiter] = now
                 known = {each: known[each] for each in self._since if each in known}
                 verdicts = await anyio.to_thread.run_sync(

@@ -94,9 +94,9 @@ class Stats:
             included.
         pending_rows: number of rows in memory that are not stored yet. A sighting whose member
             waits for a salt counts as a row.
-        last_error: an error message without passwords: that of the last write to the spool, if it
-            failed; otherwise that of the last failure to send to Redis (also because the stream is
-            too long). ``None`` if nothing has failed.
+        last_error: an error message without passwords: that of the spool, if its last write failed
+            or its directory was not usable at the start; otherwise that of the last failure to send
+            to Redis (also because the stream is too long). ``None`` if nothing has failed.
         connected: whether Redis answered the last command and the stream is not too long.
     """
 

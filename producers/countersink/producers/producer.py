@@ -339,6 +339,12 @@ class Producer(Recorded):
         spool = self._options.spool
         return None if spool is None else os.fspath(spool)
 
+    @property
+    def spools(self) -> bool:
+        """True if there is a spool that works: its last write did not fail; before the first write,
+        its directory was usable at the start."""
+        return self._spool is not None and self._spool.failure is None
+
     def __enter__(self) -> Self:
         return self
 

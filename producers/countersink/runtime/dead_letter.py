@@ -6,13 +6,14 @@ Three modules choose the reason of a row: ``stream/decode.py`` when it reads ent
 an unexpected error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
 from countersink.runtime.dimensions import check_row_key
 from countersink.runtime.limits import check_amount, check_counter, check_minute
+from countersink.runtime.texts import did_you_mean
 
 WHOLE_ENTRY: Final = -1
 """The position of a dead letter that holds a whole entry instead of one row."""
@@ -186,6 +187,16 @@ class DeadReason(StrEnum):
 
 MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_counted)
 """The reasons of rows that may be counted already."""
+
+
+def check_reason(reason: str, stored: Iterable[str]) -> None:
+    """Raise ValueError if a reason is neither a DeadReason nor one of ``stored``, the reasons of
+    stored dead letters, which may be of a newer version. The message has the reasons that exist.
+    """
+    known = {*DeadReason, *stored}
+    if reason not in known:
+        hint = did_you_mean(reason, known) or f"the reasons are {', '.join(sorted(known))}"
+        raise ValueError(f"there is no reason {reason!r}: {hint}")
 
 
 class RowRefusal(NamedTuple):

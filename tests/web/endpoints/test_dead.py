@@ -24,6 +24,7 @@ BAD_CHOICES: Final[tuple[Any, ...]] = (
     {"refs": ["0" * 32] * 1_001},
     {"reason": ""},
     {"reason": "x" * 65},
+    {"reason": "of_no_letter", "most": 9},
     {"most": 1},
     {"refs": ["0" * 32], "most": 1},
     *({"all": True, "most": wrong} for wrong in (None, -1, 1.5, "1", True, 2**63)),
@@ -108,6 +109,18 @@ def test_more_than_were_seen_are_not_touched(web: Web) -> None:
     assert listed(web)["total"] == 3
     assert post(web, "retry", {"reason": "bad_sketch", "most": 2}).json()["retried"] == 2
     assert post(web, "drop", {"all": True, "most": 1}).json() == {"dropped": 1}
+
+
+def test_a_reason_that_is_none_is_refused_by_name(web: Web) -> None:
+    set_aside(web, "a", reason="of_a_newer_version")
+    for action in ("retry", "drop"):
+        said = post(web, action, {"reason": "bad_sketsh"}).json()["detail"]
+        assert said == "there is no reason 'bad_sketsh': did you mean bad_sketch?"
+        said = post(web, action, {"reason": "zzz"}).json()["detail"]
+        assert "the reasons are bad_amount, bad_counter" in said
+        assert ", of_a_newer_version, " in said
+        assert post(web, action, {"reason": "bad_sketch"}).status_code == 200
+    assert post(web, "retry", {"reason": "of_a_newer_version"}).json()["retried"] == 1
 
 
 def test_what_is_refused_does_nothing(web: Web) -> None:

@@ -123,6 +123,25 @@ def test_a_frozen_redis(
             eventually(lambda: scraped(web)["countersink_producer_spool_bytes"] == {(): 0})
 
 
+def test_without_redis_a_spool_that_cannot_be_written_makes_no_process_ready(
+    own_redis_server: RedisFactory, mysql_url: str, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    (tmp_path / "file").touch()
+    spool = str(tmp_path / "file" / "spool")
+    with serving(server.url, mysql_url, producer={"socket_timeout": 0.3, "spool": spool}) as web:
+        assert get(web, "/readyz").status_code == 200
+        server.freeze()
+        try:
+            eventually(lambda: get(web, "/readyz").status_code == 503)
+            (tmp_path / "file").unlink()
+            web.producer.increment("c")
+            assert web.producer.flush(60)  # on the disk, which was mended
+            assert get(web, "/readyz").status_code == 200
+        finally:
+            server.thaw()
+
+
 def test_what_is_not_known_has_no_sample(shared: Web) -> None:
     known = dict(shared.services.system()) | {"workers": []}
 

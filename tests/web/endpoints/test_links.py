@@ -5,6 +5,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.database.errors import Conflict
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.store import api_keys, links
@@ -370,3 +372,22 @@ def test_one_key_leaves_room_for_the_links_of_others(
     with pytest.raises(TooManyLinks, match="this key has 2 links"):
         link(tables, key=one)
     link(tables, key=other)
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_link_that_another_revokes_as_it_is_made_is_made_before(
+    tables: Session, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = api_keys.insert
+
+    def inserted(*args: Any, **options: Any) -> tuple[str, str, bool]:
+        made = insert(*args, **options)
+        with suppress(Conflict):
+            links.revoke_all(other)
+        return made
+
+    with open_tables(mysql_url, lock_wait=1) as other:
+        monkeypatch.setattr(api_keys, "insert", inserted)
+        made = link(tables)
+        assert [one.id for one in links.list_links(other)] == [made]
+        assert links.revoke_all(other) == 1

@@ -113,12 +113,16 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
     def work(_: Control) -> bool:
         if same_or_free(session, wanted, lock=" FOR UPDATE") is not wanted:
             return False
-        # The time zone of a deleted counter goes: rows of tables are counted by UTC day.
-        session.execute(
-            "DELETE FROM counter WHERE name = %s AND created IS NULL", (wanted.counter,)
-        )
         # Without a row it would have the default settings.
         insert_rows(session, [wanted.counter], BUILT_IN)
+        # The time zone of a deleted counter goes: rows of tables are counted by UTC day. Its row
+        # stays, as numbers of breakdowns are not used again.
+        session.execute(
+            "UPDATE counter SET time_zone = %s, resolution = %s, keep_steps = %s,"
+            " counted_minute = NULL, counted_quarter = NULL, counted_hour = NULL,"
+            " counted_day = NULL WHERE name = %s AND created IS NULL",
+            (*BUILT_IN, wanted.counter),
+        )
         definitions.insert(session, wanted)
         bump(session)
         return True
@@ -286,7 +290,10 @@ def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
     delete_rows(session, "counter = %s", (tracked.counter,), EVERYTHING)
     for table in ("counter_ledger", "tracked_table"):
         session.execute(f"DELETE FROM {table} WHERE counter = %s", (tracked.counter,))
-    session.execute("DELETE FROM counter WHERE name = %s AND created IS NULL", (tracked.counter,))
+    session.execute(
+        "DELETE FROM counter WHERE name = %s AND created IS NULL AND last_breakdown IS NULL",
+        (tracked.counter,),
+    )
     bump(session)
     return True
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from countersink.counting.apply.guards import exclusive
 from countersink.counting.counters.all_counters import known_names
-from countersink.database.session import Session
+from countersink.database.session import Session, rerun_transaction
 from countersink.runtime.limits import is_name
 from countersink.runtime.texts import plural
 from countersink.store import api_keys, boards
@@ -73,7 +73,8 @@ def create(
     """
     if not is_name(counter):
         raise ValueError("a link shows one counter, whose name has 1 to 64 of A-Z a-z 0-9 _ . : -")
-    return _create(session, [counter], expires, api_key)
+    # In one transaction: nobody can revoke the link before it is read.
+    return rerun_transaction(session, lambda: _create(session, [counter], expires, api_key))
 
 
 def create_to_board(

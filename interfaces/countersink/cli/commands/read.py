@@ -21,7 +21,7 @@ from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse
 from countersink.cli.settings import values_checked
 from countersink.cli.values import COUNTER, END, KEY, LAST, START, ZONE, Checked
-from countersink.counting.totals.answer import rows
+from countersink.counting.totals.answer import check_keys, rows
 from countersink.counting.totals.query import (
     COLUMNS,
     EXPORTED,
@@ -438,7 +438,10 @@ def export_command(
             limits = found[name] = Answer(query.columns)
             one = replace(query, selection=replace(selection, counter=name))
             # One Snapshot for each counter, as its memory grows with the counter's buckets.
-            for row in rows(Snapshot(session), one, limits):
+            snapshot = Snapshot(session)
+            if not everything:
+                check_keys(snapshot, one.selection)
+            for row in rows(snapshot, one, limits):
                 number += 1
                 yield name, *row
 

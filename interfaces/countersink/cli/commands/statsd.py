@@ -98,14 +98,13 @@ def command(log_format: str, **given: Any) -> int:
     StatsD has no passwords, so the command listens at loopback only, unless --anyone is given.
     """
     url = settings.redis_url()
-    with values_checked():
-        options = StatsdOptions(**given)
-        connect(url).close()  # refuses memory://, which a producer takes for tests
-        producer = Producer(url, **asdict(settings.producer_options(url)))
-
-    switch_before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
     with logged(log_format):
+        with values_checked():
+            options = StatsdOptions(**given)
+            connect(url).close()  # refuses memory://, which a producer takes for tests
+            producer = Producer(url, **asdict(settings.producer_options(url)))
+        switch_before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
         try:
             with signal_queue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals:
                 with Server(options, producer) as server:
@@ -159,12 +158,12 @@ def _until_stopped(server: Server, signals: SignalQueue) -> None:
 
 def _health(redis_url: str, server: Server, producer: Producer) -> Health:
     """Return the health and metrics of a listener, for the endpoint of ``--metrics-port``. If the
-    producer has a spool, the listener is ready even without Redis."""
+    producer has a spool that works, the listener is ready even without Redis."""
     return Health(
         process="statsd",
         samples=lambda: _samples(server, producer),
         probes=probes(redis=redis_url, stores=True),
-        needs=frozenset() if producer.spool is not None else None,
+        needs=lambda redis: not producer.spools,
     )
 
 

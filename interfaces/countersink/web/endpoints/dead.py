@@ -15,7 +15,7 @@ from countersink.counting.apply.dead import document
 from countersink.counting.apply.dead_retry import Retried, retry
 from countersink.database.lease import any_slot
 from countersink.database.session import Session
-from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.dead_letter import DeadReason, check_reason
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.runtime.texts import plural
 from countersink.stream.decode import decode_payload
@@ -130,9 +130,14 @@ def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
     counted already. Dead letters that are added after this call are left out.
 
     Raises:
-        Problem: 409 more than ``choice.most`` dead letters match.
+        Problem: 409 more than ``choice.most`` dead letters match; 422 there is no such reason.
     """
     by_reason, newest = dead.counted(session)
+    if choice.reason:
+        try:
+            check_reason(choice.reason, {*by_reason, *dead.not_kept_by_reason(session)})
+        except ValueError as error:
+            raise Problem(422, str(error)) from error
     number = by_reason.get(choice.reason, 0) if choice.reason else sum(by_reason.values())
     if choice.most is not UNSET and number > choice.most:
         text = f"The selection has {plural(number, 'dead letter')} now, more than {choice.most:,}"

@@ -212,7 +212,7 @@ async def _monitored(services: Services, work: Callable[[], T]) -> T:
 
 def health(services: Services) -> Health:
     """Return the health of the web process. It is ready if it can accept increments: this needs
-    Redis or a spool, but not MySQL."""
+    Redis or a spool that works, but not MySQL."""
     state = services.single(system_state)
 
     def samples() -> Samples:
@@ -230,7 +230,7 @@ def health(services: Services) -> Health:
         process="web",
         samples=samples,
         probes=probes(redis=options.redis_url, mysql=options.mysql_url, stores=True),
-        needs=frozenset({"redis"} if services.producer.spool is None else ()),
+        needs=lambda server: server == "redis" and not services.producer.spools,
     )
 
 
@@ -255,8 +255,8 @@ HEALTH_ROUTES: Final = (
         waits=False,
         parameters=None,
         summary="Whether the process can accept increments",
-        description="Redis answers and is not full, or there is a spool; and the process is not"
-        " stopping.",
+        description="Redis answers and is not full, or there is a spool that works; and the process"
+        " is not stopping.",
         responses={
             "200": response("It can accept increments.", str, "text/plain"),
             "503": response("It cannot accept increments at the moment.", str, "text/plain"),

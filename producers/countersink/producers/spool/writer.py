@@ -38,7 +38,8 @@ class Spool:
         directory: the spool's directory.
         backlog: the segments to be replayed. Only the send thread may use it, except its method
             ``add``, which any thread may call.
-        failure: error message of the last write, if it failed; otherwise ``None``.
+        failure: error message of the last write, or of the first look at the directory, if it
+            failed; otherwise ``None``.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
@@ -53,12 +54,14 @@ class Spool:
             self._make_directory()
         except SpoolError as error:
             # Not raised: the directory may be mended before it is needed.
+            self.failure = str(error)
             log("spool_failed", f"{error}: nothing can be spooled", level=logging.ERROR)
 
     def _make_directory(self) -> None:
         with spool_errors(f"{self.directory}: cannot create the directory"):
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(self.directory, os.W_OK | os.X_OK):
+        effective = os.access in os.supports_effective_ids
+        if not os.access(self.directory, os.W_OK | os.X_OK, effective_ids=effective):
             raise SpoolError(f"{self.directory}: this user may not write here")
 
     @property

@@ -30,6 +30,7 @@ from countersink.counting.counters.all_counters import insert_all_rows
 from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
 from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
 from countersink.database.connection import LOCK_WAIT
+from countersink.database.errors import Conflict
 from countersink.database.session import Connect, Session, rerun
 from countersink.database.sessions import open_tables
 from countersink.database.sql import NOW_MS, datetime_of, width_number
@@ -256,7 +257,7 @@ def prune(context: Context) -> JobOutcome:
         records, no_more_records = key_caps.prune(session, stop=context.stop, rest=pace.rest)
         dead_days = min(context.options.dead_days, _MOST_DAYS)
         letters, no_more_letters = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
-    removed, no_more_removed = _delete_removed(context)
+    removed, busy, no_more_removed = _delete_removed(context)
     finished = pruned.finished and no_more_runs and no_more_records and no_more_letters
     finished = finished and no_more_removed
     done = f"{plural(pruned.deleted, 'guard row')} and {plural(runs, 'run')} deleted"
@@ -266,6 +267,9 @@ def prune(context: Context) -> JobOutcome:
         done += f", {plural(letters, 'dead letter')}"
     if removed:
         done += f", {plural(removed, 'row')} of removed breakdowns"
+    if busy:
+        left = plural(busy, "removed breakdown")
+        done += f"; {left} left for the next run, as other transactions held rows"
     return JobOutcome(
         rows=pruned.deleted + runs + records + letters + removed,
         detail=done if finished else f"{done}; stopped early, the next run goes on",
@@ -292,17 +296,21 @@ def _queue(context: Context) -> tuple[int, int | None]:
     return now // 1000, waiting
 
 
-def _delete_removed(context: Context) -> tuple[int, bool]:
+def _delete_removed(context: Context) -> tuple[int, int, bool]:
     """Delete the rows of breakdowns that were removed from their counters' settings. Such rows are
     left if a deletion was killed, or if applications counted after it. Return the number of rows,
-    and whether all are deleted."""
-    deleted = 0
+    the number of breakdowns that the next run deletes as other transactions held them, and whether
+    the run was not stopped."""
+    deleted = busy = 0
     with open_tables(context.mysql_url, isolation="REPEATABLE READ", read_timeout=_READ_S) as own:
         for name in deletion.removed_breakdowns(own):
             if context.stop():
-                return deleted, False
-            deleted += deletion.delete_counter(own, name).rows
-    return deleted, True
+                return deleted, busy, False
+            try:
+                deleted += deletion.delete_counter(own, name).rows
+            except Conflict:
+                busy += 1
+    return deleted, busy, True
 
 
 def delete_runs(

@@ -31,6 +31,7 @@ from countersink.counting.counters import deletion_sql
 from countersink.counting.counters.all_counters import (
     ZONE_STAYS,
     insert_rows,
+    is_breakdown,
     names_of,
     refuse_tracked,
 )
@@ -164,7 +165,8 @@ class _Deletion:
             f" AND zone_fixed < {ZONE_STAYS}"
         )
         if not self.session.execute(old, (self.counter,)):
-            insert_rows(self.session, [self.counter], control.defaults)
+            if not is_breakdown(self.counter):  # else another deletion may have deleted its row
+                insert_rows(self.session, [self.counter], control.defaults)
             self.session.execute(_TOMBSTONE, (*control.defaults, self.counter))
         bump(self.session)
         self.reached("before_commit")

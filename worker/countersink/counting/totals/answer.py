@@ -67,7 +67,7 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     selection = query.selection
     found = Answer(query.columns, pending=snapshot.pending.entries)
     if selection.counter is not None:
-        _check_keys(snapshot, selection)
+        check_keys(snapshot, selection)
         shown = (selection.counter,) if query.by == "counter" else ()
         found.rows = [(*shown, *row) for row in rows(snapshot, query, found)]
     elif query.by in ("counter", "total") and selection.everything and selection.keys is None:
@@ -93,7 +93,7 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     return found
 
 
-def _check_keys(snapshot: Snapshot, selection: Selection) -> None:
+def check_keys(snapshot: Snapshot, selection: Selection) -> None:
     """Raise UnknownDimension if a counter has dimensions, and nothing was ever counted under the
     named keys of a selection. Keys that it had before it got dimensions may be asked for.
     """

@@ -17,6 +17,7 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse
+from countersink.cli.settings import values_checked
 from countersink.cli.values import NAME, Checked
 from countersink.counting.apply import dead
 from countersink.counting.apply.dead import document
@@ -24,8 +25,8 @@ from countersink.counting.apply.dead_retry import retry
 from countersink.database.lease import any_slot
 from countersink.database.session import Session
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
-from countersink.runtime.dead_letter import DeadReason
-from countersink.runtime.texts import did_you_mean, iso_ms, plural
+from countersink.runtime.dead_letter import DeadReason, check_reason
+from countersink.runtime.texts import iso_ms, plural
 from countersink.stream.decode import decode_payload
 
 COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")
@@ -75,12 +76,9 @@ def _open_tables(reason: str | None) -> Session:
         Misuse: the reason is unknown to this version, and no dead row has it.
     """
     session = settings.open_tables()
-    if reason is None or reason in set(DeadReason):
-        return session
-    known = {*DeadReason, *dead.count(session), *dead.not_kept_by_reason(session)}
-    if reason not in known:
-        hint = did_you_mean(reason, known) or f"the reasons are {', '.join(sorted(known))}"
-        raise Misuse(f"there is no reason {reason!r}: {hint}")
+    if reason is not None and reason not in set(DeadReason):
+        with values_checked():
+            check_reason(reason, {*dead.count(session), *dead.not_kept_by_reason(session)})
     return session
 
 
