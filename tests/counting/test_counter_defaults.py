@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from itertools import cycle
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from countersink.backfill import history
 from countersink.backfill.options import BackfillOptions
 from countersink.counting.apply.guards import BUILT_IN, CounterDefaults
+from countersink.counting.counters.all_counters import delete_unused_rows
 from countersink.counting.counters.buckets import NUMBER, RESOLUTIONS, width_of
 from countersink.counting.counters.settings import Counter
+from countersink.database.connection import connect
 from countersink.database.sql import LABEL
 from countersink.store import Store
 from tests.counting.test_schemes import counted, event
@@ -104,16 +107,80 @@ def test_a_counter_that_has_a_row_and_no_counts_follows_the_defaults(db: Databas
     assert [db.store.totals.total(name) for name in names] == [1] * 6
 
 
-def test_the_defaults_wait_for_a_transaction_that_counts_for_the_first_time(db: Database) -> None:
-    """However long it has been open."""
+def test_the_defaults_change_beside_a_transaction_that_counts_for_the_first_time(
+    db: Database,
+) -> None:
+    """However long it has been open: nobody waits for it, and only its counter does not follow."""
+    db.store.increment(db.app, "left", "a")
+    db.app.rollback()
     db.store.increment(db.app, "orders", "a")
     age_zones(db)
-    with beside(partial(in_berlin, db.store)):
-        wait_for_lock_wait(db.session)
-        db.app.commit()
+    in_berlin(db.store)
+    assert db.session.query("SELECT name FROM counter") == [("orders",)]
+    db.app.commit()
+    db.applier.apply([entry([event(now_minute(), counter=name) for name in ("orders", "left")])])
+    assert settings_of(db.store.counters.show("orders")) == DAYS
+    assert settings_of(db.store.counters.show("left")) == HOURS
+    assert db.store.totals.total("orders") == 2
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_row_that_is_used_at_the_last_moment_stays(db: Database, waits: bool) -> None:
+    """The deletion waits for the transaction, and gives way to one that stays open."""
+    db.store.increment(db.app, "orders", "a")
+    db.app.rollback()
+    age_zones(db)
+    with MySQLProxy.to(db.mysql_url) as proxy, Store(proxy.url(db.mysql_url)) as store:
+
+        def meanwhile() -> None:
+            db.store.increment(db.app, "orders", "a")
+            age_zones(db)
+            began.set()
+
+        began = Event()
+        rule = once(proxy, says("DELETE FROM counter "), meanwhile)
+        with beside(partial(in_berlin, store)) as changed:
+            assert began.wait(60)
+            if waits:
+                wait_for_lock_wait(db.session)
+                db.app.commit()
+        changed.result()
+        assert rule.acted == 1
+    db.app.commit()
     db.applier.apply([entry([event(now_minute(), counter="orders")])])
     assert settings_of(db.store.counters.show("orders")) == DAYS
     assert db.store.totals.total("orders") == 2
+
+
+def test_to_find_rows_that_are_unused_no_counts_are_read(db: Database) -> None:
+    """But whether there are any: neither server may make a table of all names of what it has."""
+    db.count(*((f"/{n}", 1) for n in range(3_000)))
+    db.session.insert_rows("counter (name)", [(f"c{n}",) for n in range(3_000)], 500)
+    db.session.query("ANALYZE TABLE counter, counter_slot, counter_ledger")
+    with connect(db.session.where, isolation="REPEATABLE READ") as session:
+        delete_unused_rows(session)
+        ((_, reads),) = session.query("SHOW SESSION STATUS LIKE 'Handler_read_next'")
+    assert int(reads) < 100
+    assert db.session.query("SELECT name FROM counter") == []
+
+
+def test_a_worker_forgets_a_row_that_is_deleted_after_the_change(db: Database) -> None:
+    """It may have read it together with the new defaults."""
+    db.store.increment(db.app, "orders", "a")
+    db.app.rollback()
+    age_zones(db)
+
+    def work() -> None:
+        db.applier.apply([entry([event(now_minute(), counter="views")])])
+
+    with MySQLProxy.to(db.mysql_url) as proxy, Store(proxy.url(db.mysql_url)) as store:
+        rule = once(proxy, says("UNCOMMITTED"), work)
+        in_berlin(store)
+        assert rule.acted == 1
+    at = now_minute()
+    db.applier.apply([entry([event(at, counter="orders")])])
+    assert settings_of(db.store.counters.show("orders")) == HOURS
+    assert counted(db.session, "orders") == {at // 60 * 3600 + 3: 1}
 
 
 def test_a_deleted_counter_begins_anew_in_its_hours(db: Database) -> None:

@@ -1,19 +1,27 @@
 """Boards by HTTP: made, changed and deleted; who sees them; and links to them."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from countersink.counting.apply.guards import read_control
+from countersink.counting.counters import deletion
 from countersink.counting.counters.all_counters import is_used
 from countersink.counting.counters.deletion import delete_counter
 from countersink.counting.errors import UnknownCounter
+from countersink.database.errors import Conflict
+from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.store import boards, links
 from countersink.store.boards import BoardItem
 from countersink.store.errors import BoardRefused
 from tests.support.app_connection import wait_for_lock_wait
+from tests.support.entries import applier, entry, once, row, says
+from tests.support.proxies import MySQLProxy, Phase
 from tests.web.serving import Web
 
 BOARD = "/v1/boards/shop"
@@ -125,6 +133,87 @@ def test_nothing_is_made_of_a_counter_whose_deletion_commits_at_that_moment(web:
 
         delete_counter(deleting, "orders", reached=reached)
         assert [type(one.exception()) for one in made] == [UnknownCounter, BoardRefused]
+
+
+CHANGES: dict[str, Callable[[Session], object]] = {
+    "INTO board": lambda session: boards.create(session, "shop", [BoardItem("orders")]),
+    "UPDATE board": lambda session: boards.change(session, "shop", [BoardItem("orders", top=1)]),
+    "INTO api_key": lambda session: links.create_to_board(
+        session, "shop", datetime.now(UTC) + timedelta(days=1)
+    ),
+    "DELETE FROM board": lambda session: boards.delete(session, "shop"),
+}
+"""All changes of a board and its links in an order, by a statement of each."""
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_board_is_not_made_until_the_one_before_it_is_among_those_counted(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "MAX_BOARDS", 1)
+    url = web.options.mysql_url
+    with (
+        MySQLProxy.to(url) as proxy,
+        open_tables(proxy.url(url)) as first,
+        open_tables(url) as second,
+        open_tables(url) as watching,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        made: list[Future[object]] = []
+
+        def meanwhile() -> None:
+            made.append(pool.submit(boards.create, second, "b", [BoardItem("views")]))
+            wait_for_lock_wait(watching)
+
+        once(proxy, says("INTO board"), meanwhile)
+        CHANGES["INTO board"](first)
+        assert [type(one.exception()) for one in made] == [BoardRefused]
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_workers_count_while_a_board_is_saved_and_another_holds_the_control_row(web: Web) -> None:
+    """Whoever waits to have that row alone holds up all who come later."""
+    url = web.options.mysql_url
+    with (
+        open_tables(url) as holding,
+        closing(applier(url)) as worker,
+        MySQLProxy.to(url) as proxy,
+        open_tables(proxy.url(url)) as session,
+        holding.transaction(),
+    ):
+        read_control(holding)
+        for statement, change in CHANGES.items():
+            once(proxy, says(statement), lambda: worker.apply([entry([row("/a")])]), Phase.AFTER)
+            change(session)
+    assert web.store.totals.total("views") == 3 + len(CHANGES)
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_no_counter_is_deleted_between_the_check_and_the_write_of_what_shows_it(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "ATTEMPTS", 1)
+    url = web.options.mysql_url
+    with (
+        open_tables(url, isolation="REPEATABLE READ") as deleting,
+        MySQLProxy.to(url) as proxy,
+        open_tables(proxy.url(url)) as session,
+    ):
+        refused: list[Conflict] = []
+
+        def delete() -> None:
+            try:
+                delete_counter(deleting, "orders")
+            except Conflict as error:
+                refused.append(error)
+
+        shown = list(CHANGES)[:3]
+        for statement in shown:
+            once(proxy, says(statement), delete)
+            CHANGES[statement](session)
+        assert len(refused) == len(shown)
+        delete_counter(deleting, "orders")
+        assert links.list_links(session) == []
 
 
 def test_a_key_for_some_counters_sees_boards_of_these_and_changes_none(web: Web) -> None:

@@ -5,23 +5,23 @@ A link to a board has the names of the board's counters in its row of ``api_key`
 ``store/links.py``). A change of the board changes these rows in the same transaction, so a link
 never shows a counter that the board does not.
 
-Each change holds the exclusive lock on the control row, as the deletion of a counter does. So no
-counter is deleted while a board is changed, and no two changes run at the same time.
+No two changes run at the same time, and no counter is deleted meanwhile; but workers go on
+counting. See :func:`in_turn`.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from countersink.counting.apply.guards import exclusive
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.all_counters import require
-from countersink.database.session import Session
+from countersink.database.session import Session, rerun_transaction
 from countersink.store.errors import BoardRefused, NoSuchBoard
 
 MAX_BOARDS: Final = 1_000
@@ -34,6 +34,7 @@ step in a path, such as ``..``."""
 Days = Literal[1, 7, 30, 90, 365, None]
 Width = Literal["half", "full"]
 _COLUMNS: Final = "name, items, author, changed"
+Result = TypeVar("Result")
 
 
 class BoardItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +90,7 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
             " with a letter or digit"
         )
 
-    def insert(_: object) -> Board:
+    def insert() -> Board:
         text = _checked(session, items)
         ((boards,),) = session.query("SELECT COUNT(*) FROM board")
         if boards >= MAX_BOARDS:
@@ -103,7 +104,7 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
             raise BoardRefused(problem)
         return show(session, name)
 
-    return exclusive(session, insert)
+    return in_turn(session, insert)
 
 
 def change(session: Session, name: str, items: Sequence[BoardItem], author: str = "") -> Board:
@@ -115,7 +116,7 @@ def change(session: Session, name: str, items: Sequence[BoardItem], author: str 
         NoSuchBoard: no board has this name.
     """
 
-    def update(_: object) -> Board:
+    def update() -> Board:
         show(session, name)
         session.execute(
             "UPDATE board SET items = %s, author = %s, changed = UTC_TIMESTAMP(3) WHERE name = %s",
@@ -128,7 +129,7 @@ def change(session: Session, name: str, items: Sequence[BoardItem], author: str 
         )
         return changed
 
-    return exclusive(session, update)
+    return in_turn(session, update)
 
 
 def delete(session: Session, name: str) -> None:
@@ -138,12 +139,33 @@ def delete(session: Session, name: str) -> None:
         NoSuchBoard: no board has this name.
     """
 
-    def remove(_: object) -> None:
+    def remove() -> None:
         show(session, name)
         session.execute("DELETE FROM board WHERE name = %s", (name,))
         session.execute("DELETE FROM api_key WHERE scopes = 'share' AND board = %s", (name,))
 
-    exclusive(session, remove)
+    in_turn(session, remove)
+
+
+def in_turn(session: Session, work: Callable[[], Result]) -> Result:
+    """Run ``work`` in a transaction during which no other changes boards or creates links to them,
+    and no counter is deleted. Commit, and return the result of ``work``.
+
+    Such transactions take turns by a lock on a row that every installation has, and that nobody
+    locks to count. Workers share the lock on the control row, which the deletion of a counter needs
+    alone.
+
+    Args:
+        session: a session outside a transaction.
+        work: run again after a conflict with another transaction.
+    """
+
+    def locked() -> Result:
+        session.query("SELECT 1 FROM schema_version WHERE version = 1 FOR UPDATE")
+        read_control(session)
+        return work()
+
+    return rerun_transaction(session, locked)
 
 
 def show(session: Session, name: str) -> Board:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
-from countersink.counting.apply.guards import exclusive
 from countersink.counting.counters.all_counters import known_names
 from countersink.database.session import Session, rerun_transaction
 from countersink.runtime.limits import is_name
@@ -90,7 +89,7 @@ def create_to_board(
         BoardRefused: a counter of the board was deleted.
     """
 
-    def make(_: object) -> tuple[ShareLink, str]:
+    def make() -> tuple[ShareLink, str]:
         counters = boards.counters_of(boards.show(session, board))
         deleted = sorted(set(counters) - known_names(session, counters))
         if deleted:
@@ -100,7 +99,7 @@ def create_to_board(
         return _create(session, counters, expires, api_key, board)
 
     # A change of the board has to find the link, and so has the deletion of a counter.
-    return exclusive(session, make)
+    return boards.in_turn(session, make)
 
 
 def _create(

@@ -9,10 +9,13 @@ One statement reads hundreds of counters.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final, Literal, get_args
 
-from countersink.counting.apply.guards import CounterDefaults, read_control
+from countersink.counting.apply.guards import CounterDefaults, bump, exclusive, read_control
 from countersink.counting.errors import TrackedCounter, UnknownCounter
+from countersink.database.errors import Conflict
 from countersink.database.session import Session
 from countersink.database.sql import marks, parts
 from countersink.runtime.limits import is_name
@@ -39,14 +42,14 @@ _UNUSED: Final = (
     "created IS NULL AND breakdown_of IS NULL AND last_breakdown IS NULL"
     f" AND COALESCE(zone_fixed < {ZONE_STAYS}, TRUE)"
 ) + "".join(
-    f" AND NOT EXISTS (SELECT 1 FROM {rows} counter = counter.name)"
+    f" AND (SELECT 1 FROM {rows} counter = counter.name LIMIT 1) IS NULL"
     for rows in (
         *("counter_ledger WHERE", "counter_slot WHERE", "tracked_table WHERE"),
         "backfill_run WHERE state = 'running' AND",
     )
 )
 """SQL condition for the row of a counter that was neither created nor counted, and that nobody may
-be counting by the settings in the row."""
+be counting by the settings in the row. (For NOT EXISTS, MariaDB may read the whole tables.)"""
 
 Better = Literal["up", "down", "none"]
 """Whether a rise of a counter is good (``up``), bad (``down``) or neither (``none``)."""
@@ -162,19 +165,25 @@ def names_without_row(session: Session) -> list[str]:
     return [name for (name,) in found]
 
 
-def unused_rows(session: Session) -> list[str]:
-    """Return the names of counters whose row can be deleted by :func:`delete_unused_rows`."""
-    return [name for (name,) in session.query(f"SELECT name FROM counter WHERE {_UNUSED}")]
-
-
-def delete_unused_rows(session: Session, names: Sequence[str]) -> None:
-    """Delete the rows of those counters of ``names`` that were neither created nor counted, and
-    that nobody may be counting. Such a row is left by an application that rolls back, by a backfill
-    that counts nothing, or by a deletion. Waits for open transactions of applications that count
-    them. Needs a transaction that holds the exclusive lock on the control row.
+def delete_unused_rows(session: Session) -> None:
+    """Delete the rows of counters that were neither created nor counted, and that nobody may be
+    counting. Such a row is left by an application that rolls back, by a backfill that counts
+    nothing, or by a deletion. Rows that others go on locking stay. The session is at REPEATABLE
+    READ, outside a transaction.
     """
+    # This also sees what open transactions have counted, so the deletion need not wait for them.
+    session.execute("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+    names = [name for (name,) in session.query(f"SELECT name FROM counter WHERE {_UNUSED}")]
+
+    def delete(some: Sequence[str], _: object) -> None:
+        where = f"name IN ({marks(some)}) AND {_UNUSED}"
+        if session.execute(f"DELETE FROM counter WHERE {where}", some):
+            bump(session)  # workers may have read the rows since the last change of the catalog
+
     for some in parts(names, _COUNTERS_PER_QUERY):
-        session.execute(f"DELETE FROM counter WHERE name IN ({marks(some)}) AND {_UNUSED}", some)
+        with suppress(Conflict):
+            # Few attempts, as workers wait for each, for a second at most.
+            exclusive(session, partial(delete, some), attempts=3)
 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:

@@ -218,7 +218,6 @@ class Counters:
             scheme = default_scheme("a new counter", changed)
             settings.check_hours(scheme.time_zone, scheme.resolution, control.now // 1000)
             settings.check_steps(scheme, keep_steps.stored(text), None, control.now)
-            all_counters.delete_unused_rows(session, unused)
             names = all_counters.names_without_row(session)
             all_counters.insert_rows(session, names, control.defaults)
             session.execute(
@@ -231,8 +230,9 @@ class Counters:
         # Before the lock, because there may be very many counters: few are left for the change.
         with self._connect() as session:
             rerun(partial(all_counters.insert_all_rows, session))
-            unused = all_counters.unused_rows(session)
-        return self._exclusively(change)
+            changed = self._exclusively(change)
+            all_counters.delete_unused_rows(session)
+        return changed
 
     def strict(self) -> bool:
         """Return whether strict mode is on. Strict mode refuses rows of counters that were neither
