@@ -121,7 +121,7 @@ class Times:
     limit_s: int = 3600
 
     def __post_init__(self) -> None:
-        """Check the time limit."""
+        """Check ``limit_s``: see the class."""
         if not 1 <= self.limit_s <= 7 * 86_400:
             raise ValueError(f"limit_s is {self.limit_s}: 1 second to 7 days are allowed")
 

@@ -208,8 +208,8 @@ _UNDIRECTED: Final = RejectingReader(lambda line: "there is no #Fields: directiv
 
 class W3cLog(LineReader):
     """Reader of W3C extended logs. It notes the directives (``#Fields:``, ``#Date:``) with their
-    line numbers. So blocks may be counted in any order, if the directives before each block are
-    noted.
+    line numbers. So blocks of lines may be counted in any order, once the directives before them
+    are noted.
 
     Args:
         keys: the rule that gives lines their keys, with conditions.

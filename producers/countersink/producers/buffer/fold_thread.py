@@ -141,10 +141,10 @@ class FoldThread(Thread):
     def _pass(self) -> bool:
         """Fold until few events are left; returns whether any event was folded.
 
-        A chunk (the events folded at a time) is about a quarter of the unfolded events. It is small
-        when calls are rare, so that no caller waits long for the interpreter lock. It is large when
-        calls are frequent, because this thread then gets the interpreter lock only once per switch
-        interval.
+        A chunk (the events folded at a time) is about a quarter of the unfolded events. If calls
+        are rare, chunks are small, so that no caller waits long for the interpreter lock. If calls
+        are frequent, this thread gets that lock only once per switch interval, and the large chunk
+        makes up for it.
         """
         folded = False
         while not self._stopping:

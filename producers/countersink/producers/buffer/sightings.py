@@ -54,8 +54,8 @@ class _CounterSalts:
     Attributes:
         salts: the counter's salts, the earliest first.
         asked_at: monotonic time of the answer.
-        since: monotonic time of the first answer in a series of answers without a long pause. If a
-            salt is missing, a worker should have made it ``SALT_SECONDS`` after this time.
+        since: monotonic time from which on Redis has been asked without a long pause. A salt that
+            is still missing ``SALT_SECONDS`` after it will not come: no worker makes salts.
         lacking: whether a salt was needed that no worker has made yet.
     """
 

@@ -195,8 +195,8 @@ def path_of(session: Session, source: int) -> str:
 
 
 def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
-    """Add the amounts and visitors of a chunk to the target of the run. The chunk was read by the
-    current catalog.
+    """Add the amounts and visitors of a chunk to the target of the run. The chunk must have
+    been read with the current version of the catalog.
 
     Raises:
         RefusedMembers: the visitors of some lines cannot be counted; the exception has the labels

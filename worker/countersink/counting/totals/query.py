@@ -4,9 +4,9 @@ questions, formats days and times, and tells where an answer is partial. Compute
 now (``--last 24h``) and the windows before them.
 
 A window of minutes or hours consists of whole buckets, so its total is exact. The bucket that is
-open now is the last one. The window moves on by a bucket: a minute, a quarter or an hour. Buckets
-at its begin may be rolled up to wider ones. Then it consists of such wider buckets, if its length
-is a multiple of their width. A window of days consists of whole days, today included. A window of
+open now is the last one. The window moves on by a bucket: a minute, a quarter or an hour. If buckets
+at its beginning are rolled up to wider ones, the whole window consists of such wider buckets; then
+its length must be a multiple of their width. A window of days consists of whole days, today included. A window of
 weeks consists of whole ISO weeks, this week included.
 """
 
@@ -268,8 +268,8 @@ class Answer:
         return documents(self.columns, self.rows)
 
     def limits(self) -> dict[str, Any]:
-        """Return a dict for JSON that tells where the answer is partial. It has ``since``,
-        ``told_from`` and ``window`` only if they are set.
+        """Return the attributes that tell where the answer is partial, as a dict for JSON. It has
+        ``since``, ``told_from`` and ``window`` only if they are set.
         """
         found: dict[str, Any] = {
             "complete_up_to": iso(self.complete_up_to),
