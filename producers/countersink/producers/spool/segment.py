@@ -8,9 +8,10 @@ or renaming to ``.damaged``; and its binary format (``Records``)::
     body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
     checked = number (i64), CRC-32 of the number (u32); anything else, such as zeros: not set
 
-``at`` is the Unix time in ms at which the entry was first sent. All numbers are little-endian. Records are only appended. Checked numbers are overwritten in place.
-This also works on a full disk, where a replay has to write ``at`` before it sends an entry. If a
-crash interrupts this write, ``at`` is not set. The entry was not sent then: the fsync comes first.
+``at`` is the Unix time in ms at which the entry was first sent. All numbers are little-endian.
+Records are only appended. Checked numbers are overwritten in place. This also works on a full disk,
+where a replay has to write ``at`` before it sends an entry. If a crash interrupts this write,
+``at`` is not set. The entry was not sent then: the fsync comes first.
 
 After a record with a corrupt body, its length leads to the next record. After a record with a
 corrupt header, no further record is found.

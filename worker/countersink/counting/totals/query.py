@@ -4,10 +4,10 @@ questions, formats days and times, and tells where an answer is partial. Compute
 now (``--last 24h``) and the windows before them.
 
 A window of minutes or hours consists of whole buckets, so its total is exact. The bucket that is
-open now is the last one. The window moves on by a bucket: a minute, a quarter or an hour. If buckets
-at its beginning are rolled up to wider ones, the whole window consists of such wider buckets; then
-its length must be a multiple of their width. A window of days consists of whole days, today included. A window of
-weeks consists of whole ISO weeks, this week included.
+open now is the last one. The window moves on by a bucket: a minute, a quarter or an hour. If
+buckets at its beginning are rolled up to wider ones, the whole window consists of such wider
+buckets; then its length must be a multiple of their width. A window of days consists of whole days,
+today included. A window of weeks consists of whole ISO weeks, this week included.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
