@@ -14,8 +14,8 @@ from typing import Any, Self
 from countersink.backfill.spans import LINES
 from countersink.database.errors import StoreError
 from countersink.store.verify import open_session, verify
-from countersink.stream.connection import connect
-from countersink.stream.entry import Sealed, script
+from countersink.stream.connection import connect, script
+from countersink.stream.entry import Sealed
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP
 from countersink.worker import WorkerOptions, run

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 import pytest
 import redis
 
-from countersink.stream.connection import command, connect
+from countersink.stream.connection import command, connect, ends
 from countersink.stream.decode import decode, entry_id_of
 from countersink.stream.entry import (
     MAX_ROWS_BYTES,
     PAGE_BYTES,
     Delivery,
     derived_id,
-    ends,
     pages,
     size_of,
 )

@@ -27,9 +27,9 @@ from countersink.reads.errors import CatalogChanged, QueueReadStopped, QueueTooL
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import stored_form
 from countersink.store import Store
-from countersink.stream.connection import command, earliest_us
+from countersink.stream.connection import command, earliest_us, ends
 from countersink.stream.decode import MAX_AT, Decoded, decode
-from countersink.stream.entry import ends, pages
+from countersink.stream.entry import pages
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys
 

@@ -1,6 +1,7 @@
 """Connections to Redis and Valkey: their URLs and the errors in URLs, TLS, the socket timeout of
-processes (``SOCKET_TIMEOUT``), URLs without passwords for logs, and the clocks of servers. See
-``sentinel.py`` for Sentinel and ``cluster.py`` for Redis Cluster.
+processes (``SOCKET_TIMEOUT``), URLs without passwords for logs. Also what servers are asked without
+a consumer group: their clocks, their memory, and the ends of a stream. See ``sentinel.py`` for
+Sentinel and ``cluster.py`` for Redis Cluster.
 
 By default redis-py sends a command again up to 10 times if the connection is lost, so an XADD whose
 reply was lost would be sent 11 times. Here every command is sent once, and the caller decides
@@ -12,7 +13,9 @@ import re
 import select
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -158,6 +161,14 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
         return execute(*arguments)
 
 
+@cache
+def script(name: str) -> str:
+    """Return the text of ``scripts/NAME.lua``, with the functions of ``entry.lua`` in front."""
+    # Not with importlib.resources: every application that counts would import it.
+    folder = Path(__file__).parent / "scripts"
+    return "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("entry", name))
+
+
 class MemoryUse(NamedTuple):
     """The memory of a single server.
 
@@ -191,6 +202,17 @@ def memory_use(client: redis.Redis) -> MemoryUse:
     with mapped():
         info: Any = client.info("memory")
     return MemoryUse.of(info)
+
+
+def ends(client: redis.Redis, stream: str) -> tuple[str, str] | None:
+    """Return the stream ids of the first and the last entry, or None if the stream is empty.
+
+    Raises:
+        StreamError: Redis did not answer, or refuses.
+    """
+    with mapped():
+        reply = client.register_script(script("ends"))(keys=[stream])
+    return (reply[0].decode(), reply[1].decode()) if reply else None
 
 
 def is_cluster(url: str) -> bool:

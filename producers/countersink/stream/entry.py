@@ -36,16 +36,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha1, sha256
-from pathlib import Path
 from typing import Any, Final
 
 import redis
 
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import hashes_text
-from countersink.stream.connection import cluster_of, mapped, time_us
+from countersink.stream.connection import cluster_of, mapped, script, time_us
 
 
 def offset_ms(client: redis.Redis, key: str | None = None) -> int:
@@ -284,14 +282,6 @@ class Delivery:
         return next((value for name, value in self.fields if name == field), None)
 
 
-@cache
-def script(name: str) -> str:
-    """Return the text of ``scripts/NAME.lua``, with the functions of ``entry.lua`` in front."""
-    # Not with importlib.resources: every application that counts would import it.
-    folder = Path(__file__).parent / "scripts"
-    return "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("entry", name))
-
-
 def deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
     """Yield the entries in the reply of a script."""
     for stream_id, flat, derived in entries:
@@ -325,14 +315,3 @@ def pages(
         if done:
             return
         start = f"({page[-1].stream_id}"
-
-
-def ends(client: redis.Redis, stream: str) -> tuple[str, str] | None:
-    """Return the stream ids of the first and the last entry, or None if the stream is empty.
-
-    Raises:
-        StreamError: Redis did not answer, or refuses.
-    """
-    with mapped():
-        reply = client.register_script(script("ends"))(keys=[stream])
-    return (reply[0].decode(), reply[1].decode()) if reply else None

@@ -26,8 +26,8 @@ from typing import Final
 
 import redis
 
-from countersink.stream.connection import cluster_of, command, mapped
-from countersink.stream.entry import PAGE_BYTES, Delivery, deliveries, pages, script, size_of
+from countersink.stream.connection import cluster_of, command, mapped, script
+from countersink.stream.entry import PAGE_BYTES, Delivery, deliveries, pages, size_of
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP, applied_key, worker_key
 from countersink.stream.progress import order, stream_state

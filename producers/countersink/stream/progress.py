@@ -35,8 +35,7 @@ from typing import Any, Final
 import redis
 
 from countersink.runtime.texts import plural
-from countersink.stream.connection import cluster_of, mapped
-from countersink.stream.entry import ends, script
+from countersink.stream.connection import cluster_of, ends, mapped, script
 from countersink.stream.errors import Interrupted, StreamError
 from countersink.stream.names import GROUP, applied_key, partitions, stream_key, used_partitions
 

@@ -32,8 +32,7 @@ from countersink.database.session import Session
 from countersink.database.sessions import KeptSession
 from countersink.database.sql import parts
 from countersink.stream.connection import connect as connect_redis
-from countersink.stream.connection import latest_us
-from countersink.stream.entry import ends
+from countersink.stream.connection import ends, latest_us
 from countersink.stream.names import stream_keys
 from countersink.stream.progress import order
 
