@@ -13,7 +13,7 @@ For errors of MySQL, it depends on the error number (see ``_ADVICE`` in ``databa
     └── click.UsageError
         └── Misuse          status 2; the message says what is allowed
     ServerError             a private server failed
-    ├── ServerMissing       its program is not installed; the message says what to install
+    ├── ServerMissing       its program is not found; the message says what to install or to set
     └── ServerFailed        it did not start or stop; the message may have the end of its log
 """
 

@@ -39,7 +39,7 @@ __all__ = ["ANYTHING", "Moment", "Reads"]
 T = TypeVar("T")
 
 ANYTHING: Final = Query(Selection(), by="counter")
-"""A query for all counters and keys, without dimensions."""
+"""A query for all counters and keys, without dimensions and without the queue."""
 _ATTEMPTS: Final = 10
 """Maximum number of reads of the queue. A read is repeated if the catalog changed during it."""
 _PAGE: Final = 100

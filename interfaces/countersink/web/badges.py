@@ -3,7 +3,8 @@
 The number of a key is read at most every :data:`FRESH_S` seconds, from MySQL and, if the queue is
 short, from the queue. Between two reads, this process adds the visits that it accepts. It does not
 add visits that it accepts during a read: they may be in the result, and no visit may be shown
-twice. So a badge may be a few visits behind until the next read.
+twice. (If the result lacks entries that wait in the queue, the larger of both numbers is kept.) So
+a badge may be a few visits behind until the next read.
 """
 
 import asyncio

@@ -130,8 +130,8 @@ class _Supervisor:
             self._stop.wait(_AGAIN_S)
 
     def ask_to_end(self) -> None:
-        """Ask the current run to end, and each run that begins later. Go on until :attr:`ended` is
-        set.
+        """Ask the current run to end, and each run that begins later; each is asked once. Return
+        when :attr:`ended` is set.
 
         If there has been no run for ``_IDLE_S`` seconds and :attr:`ended` is not set, the main
         thread hangs in a call to Redis. Then exit the process immediately: without a run, nothing

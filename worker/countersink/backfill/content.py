@@ -55,7 +55,7 @@ class Input:
 
 def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
     """Return the files that ``sources`` stand for, and a report with the outcome ``failed`` for
-    each name that stands for no file or cannot be read.
+    each name that stands for no file, and for each directory that cannot be read.
 
     Each of ``sources`` is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
     directories), or a directory, which stands for all files in it and below, without hidden ones.

@@ -278,8 +278,8 @@ class Watch:
         Args:
             settings: the settings of the URL, with all its hosts.
             session: a session on the host that is checked.
-            since: the session's ``waiting_since`` before this check. If it has changed at the end,
-                the session no longer waits for the same answer, and nothing is broken.
+            since: the session's ``waiting_since`` before this check. If it changes during the
+                check, the host has answered, and only an exclusion by the cluster counts.
         """
         host = session.where
         error = self._failure(host)

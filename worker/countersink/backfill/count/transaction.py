@@ -195,13 +195,13 @@ def path_of(session: Session, source: int) -> str:
 
 
 def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
-    """Add the amounts and visitors of a chunk to the target of the run. The chunk must have
-    been read with the current version of the catalog.
+    """Add the amounts and visitors of a chunk to the target of the run: the counter, or the sums of
+    a reconcile. The chunk must have been read with the current version of the catalog.
 
     Raises:
         RefusedMembers: the visitors of some lines cannot be counted; the exception has the labels
             and keys of these lines.
-        BackfillError: the chunk must not be counted: see :func:`count_chunk`.
+        BackfillError: a reconcile has set days of the chunk, or its visitors cannot be counted.
     """
     work, catalog = ahead.work, ahead.catalog
     if ahead.bucket.salts is not None:

@@ -78,9 +78,9 @@ class Totals:
     Days are those of the counter's time zone (by default UTC) or, with ``time_zone``, of any IANA
     zone. Totals are exact. If the counter's buckets do not add up to the days or times asked for,
     InexactZone is raised; its message says which resolution would do. Quarters add up to the days
-    of every zone (from 1980 on). Hours add up to the days of zones that are whole hours from UTC,
-    and only if the counter's own zone is one of these. Days only add up to days that begin at the
-    same instants.
+    of every zone (from 1980 on). Hours add up to the days of zones that are whole hours from UTC;
+    so a counter whose own zone is not has no totals of its own days from hours. Days only add up
+    to days that begin at the same instants.
 
     Totals include buckets that retention has rolled up. RolledUp is raised for a range that begins
     or ends within a month whose days are rolled up. It is also raised for a series of days, hours
@@ -91,9 +91,9 @@ class Totals:
     plain values, and raise an error instead of a partial answer. Questions by dimensions
     (``where``, :meth:`by`, :meth:`unique_by_dimensions`) are answered by a breakdown. If the range
     begins before the breakdown counts events, these methods raise IncompleteBreakdown; its
-    ``since`` is the time from which on to ask. All methods with an argument ``key`` raise
-    UnknownDimension for a key that was never counted, if the counter has dimensions: its events
-    have no key.
+    ``since`` is the time from which on to ask. A question for keys that a
+    counter with dimensions never counted raises UnknownDimension (except :meth:`span`): its events
+    have dimensions in place of keys.
 
     Every method raises UnknownCounter for a counter that was neither created nor ever counted,
     except :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`. Every method raises ValueError

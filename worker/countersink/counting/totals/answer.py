@@ -198,8 +198,8 @@ class _Rows:
         return iter([(sums.total(snapshot, wanted), *previous)])
 
     def _series(self) -> Iterator[Row]:
-        """Return the rows of days, weeks, hours, minutes or months, and note in ``limits`` where
-        they are partial.
+        """Return the rows of days, weeks, hours, minutes or months. Note in ``limits`` if the first
+        ones are left out because they are rolled up, or the last ones because there are too many.
         """
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = cast("Unit", query.by)
