@@ -194,9 +194,8 @@ def begins_as(file: LogFile, position: Position) -> bool:
 
 
 def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """Return the values of ``older`` and ``older_at`` (see ``position.py``) for a position in
-    ``file``, or for a log that does not exist yet if ``file`` is None.
-    """
+    """Return ``older`` (the next older rotated file) and ``older_at`` (the time of its last write)
+    for a position in ``file``, see ``position.py``; for None, the log does not exist yet."""
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = rotated_files(log)
     index = next(

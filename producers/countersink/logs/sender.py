@@ -240,8 +240,8 @@ class LogSender:
         return self._clock.now_ms()
 
     def _call(self, work: Callable[[str], T]) -> T:
-        """Call ``work`` with the name of the stream to use, and return its result. The stream is
-        the one of the route (for a pipe) or of the mark (for a log file).
+        """Call ``work`` with the name of the stream to use, and return its result. The hits of a
+        log file always go to the stream with its mark, those of a pipe to any partition.
         """
         if (route := self._route) is not None:
             return route.reach(self.client, lambda: work(route.stream))

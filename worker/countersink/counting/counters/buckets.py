@@ -290,7 +290,7 @@ def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[in
     in order, as :func:`hour_at` returns them. The first one contains ``begin``.
 
     An hour that clocks repeat is yielded twice, with two offsets. An hour that they skip is left
-    out. If clocks change within an hour, both parts are yielded, maybe with the same begin.
+    out. If clocks change within an hour, it is yielded once for each of its two offsets.
     """
     for first, stop, offset in offsets(time_zone, begin, end):
         hour, _ = hour_at(time_zone, first, width)

@@ -247,8 +247,8 @@ class View:
         """Raise an error if a day of a series begins within a bucket. ``days`` are in order; months
         are given by their first days.
 
-        The first day is allowed to begin within a bucket, because no earlier days have counts. But
-        if clocks go back so that it begins twice, the second begin is checked, too.
+        The first day may begin within a bucket, because a series begins with the first day that has
+        counts. If clocks go back so that this day begins twice, only its second begin is checked.
 
         Raises:
             InexactZone, RolledUp: as for :meth:`require_days`.
