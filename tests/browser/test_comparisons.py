@@ -322,6 +322,33 @@ def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Mar 2025 \(not over\): "))
 
 
+def test_keys_of_today_stand_beside_yesterday_up_to_the_same_time(page: Page) -> None:
+    page.goto("/#/counter/visits?range=1")
+    told = {}
+    for key in KEYS:
+
+        def of_day(day: date, wanted: Callable[[Event], bool], key: str = key) -> int:
+            return counted("visits", day, day, BERLIN, lambda one: one.key == key and wanted(one))
+
+        days = TODAY, TODAY - timedelta(days=1)
+        mine, before = (of_day(day, up_to_three(day)) for day in days)
+        if of_day(TODAY, lambda event: True):
+            new = "new" if mine else "–"
+            told[key or "(no key)"] = percent(mine, before) if before else new
+    assert {"new", "–"} < set(told.values())
+    shown = page.locator(".keys li")
+    expect(shown).to_have_count(len(told))
+    expect(shown.locator(".change").first).to_have_text(re.compile(r"%|–|new"))
+    assert {
+        one.locator(".key").inner_text(): one.locator(".change").inner_text() for one in shown.all()
+    } == told
+    said = "Mon, 10 Mar 2025 up to 15:00 against Sun, 9 Mar 2025 up to 15:00."
+    expect(page.locator(".top-keys .explained").first).to_contain_text(said)
+    page.goto("/#/counter/buys?range=1")  # by day: what yesterday had by now cannot be told
+    expect(page.locator(".keys li").first).to_be_visible()
+    expect(page.locator(".keys .change").first).to_have_text("")
+
+
 def test_the_year_before_is_day_by_day_and_29_february_stands_alone(page: Page) -> None:
     start, end = date(2025, 2, 20), date(2025, 3, 6)
     page.goto(f"/#/counter/visits?range=custom&from={start}&to={end}")

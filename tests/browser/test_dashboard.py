@@ -2,11 +2,14 @@
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from countersink.database.sessions import open_tables
+from countersink.schedules.jobs.retention import roll_up
 from countersink.web.http import answers
 from tests.browser.chromium import UNLOADED, Look, looking, routed, row
 from tests.browser.filled import fill_keys
@@ -44,6 +47,41 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
         web.count("hello", "again", 41)
         expect(page.locator(f"{row('hello')} td.all")).to_have_text("42")
         expect(page.locator(f"{row('hello')} .now")).to_have_text("42")
+
+
+def test_days_without_counts_say_when_something_was_counted(browser: Browser, web: Web) -> None:
+    day = date(2026, 3, 2)
+    noon = datetime.combine(day, time(12), UTC)
+    web.producer.increment("backfilled", "a", 3, at=noon)
+    web.producer.increment("backfilled", "a", 4, at=noon - timedelta(days=90))
+    web.producer.increment("smaller", "a", 2, at=noon - timedelta(days=900))
+    web.apply()
+    with looking(browser, web.url) as look:
+        page = look.at("/#/?range=7")
+        said = "Nothing counted in the last 7 days; the last event{} was on Mon, 2 Mar 2026."
+        expect(page.locator(".notice")).to_contain_text(said.format(" of backfilled"))
+        page.get_by_role("link", name="backfilled", exact=True).click()
+        expect(page.locator(".notice")).to_contain_text(said.format(""))
+        page.goto("/#/counter/backfilled?range=1")
+        expect(page.locator(".notice")).to_contain_text("Nothing counted today;")
+        page.get_by_role("button", name="7 days").click()
+        expect(page.locator(".notice")).to_contain_text("in the last 7 days;")
+        page.get_by_role("link", name="Show that time").click()
+        expect(page.get_by_label("First day")).to_have_value("2026-02-24")
+        expect(page.get_by_label("Last day")).to_have_value("2026-03-02")
+        expect(page.locator(".figure dd > span")).to_have_text(["0", "3", "7"])
+        expect(page.locator(".notice")).to_have_count(0)
+        # Days that are months by now have no last day.
+        web.store.counters.set("backfilled", keep="day=1d")
+        roll_up(partial(open_tables, web.options.mysql_url), rows=100)
+        page.goto("/#/counter/backfilled?range=7")
+        expect(page.locator(".notice")).to_contain_text("the last event was in March 2026.")
+        page.get_by_role("link", name="Show that time").click()
+        expect(page.get_by_label("Last day")).to_have_value("2026-03-31")
+        page.goto("/#/")
+        expect(page.locator(".notice")).to_contain_text("in the last 30 days;")
+        web.count("smaller", "a", 1)
+        expect(page.locator(".notice")).to_have_count(0)
 
 
 def test_copies_of_the_browser_are_not_taken_for_the_numbers_of_now(
@@ -271,6 +309,27 @@ def test_figures_say_how_they_have_changed_without_being_asked(look: Look, fille
     last = (now - timedelta(days=1)).date()
     page.goto(f"/#/counter/steady?range=custom&from={last}&to={last}")
     expect(note).to_have_text("no change · before 30")
+
+
+def test_the_change_in_the_list_is_of_the_days_that_are_chosen(look: Look, filled: Web) -> None:
+    now = datetime.now(UTC)
+    for back, amount in ((3, 60), (8, 40), (20, 100), (40, 100), (70, 50), (100, 700), (0, 9)):
+        filled.producer.increment("turning", "a", amount, at=now - timedelta(days=back))
+    filled.apply()
+    page = look.at("/#/")
+    for days, change, way in ((30, "+100%", "gain"), (7, "+50%", "gain"), (90, "-50%", "loss")):
+        page.get_by_role("button", name=f"{days} days").click()
+        expect(page.locator("[data-sort=change]")).to_have_text(f"{days}-day change")
+        cell = page.locator("tr:has-text('turning') td.change")
+        expect(cell).to_have_text(change)
+        expect(cell).to_have_class(re.compile(way))
+        expect(page.locator(".explained")).to_contain_text(f"the last {days} complete days")
+    # By 90 days it has lost most, which by 7 or 30 it has not.
+    for _ in range(2):
+        page.get_by_role("button", name="90-day change").click()
+    expect(page.locator(".counters tbody a").first).to_have_text("turning")
+    page.get_by_role("button", name="30 days").click()
+    expect(page.locator(".counters tbody a").first).not_to_have_text("turning")
 
 
 def stripes(page: Page, day: int, days: int) -> int:

@@ -145,6 +145,6 @@ def test_a_rise_has_the_colour_that_the_counter_says(look: Look, filled: Web) ->
         re.compile("^change number$")
     )
     filled.store.counters.set("dimensions.visits", better="down")
-    page.goto("/#/")
+    page.goto("/#/?range=7")
     row = page.get_by_role("row", name="dimensions.visits")
     expect(row.locator("td.change.loss")).to_have_text(re.compile(r"^\+\d"))

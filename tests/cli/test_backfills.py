@@ -93,6 +93,20 @@ def test_undo_takes_exactly_that_run_back(servers: Servers, log: Path) -> None:
     assert totals(servers) == {"/a": 11, "/b": 2}
 
 
+def test_undo_of_the_newest_run_undoes_no_other_one(servers: Servers, log: Path) -> None:
+    newest = ("backfills", "undo", "--last")
+    assert "there are no backfills" in one_sentence(servers.call(*newest), 1)
+    first = backfill(servers, str(log), "--format", "json").json["run"]
+    write(log, "/c")
+    last = backfill(servers, str(log), "--format", "json").json["run"]
+    assert servers.call(*newest).out.startswith(f"run {last} is undone: page_views changed by -1,")
+    assert totals(servers) == {"/a": 1, "/b": 2}
+    assert f"{last} was undone already" in one_sentence(servers.call(*newest), 1)
+    assert "or --last" in one_sentence(servers.call(*newest, str(first)), 2)
+    assert "or --last" in one_sentence(servers.call("backfills", "undo"), 2)
+    assert totals(servers) == {"/a": 1, "/b": 2}
+
+
 def test_undo_as_json_and_of_a_reconcile(servers: Servers, log: Path) -> None:
     servers.call("increment", COUNTER, "/a", "--amount", "4", "--at", "2026-11-20T22:00Z")
     servers.apply()

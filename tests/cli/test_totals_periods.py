@@ -52,6 +52,37 @@ def refused(servers: Servers, *arguments: str) -> str:
     return one_sentence(found)
 
 
+def test_weeks_months_and_days_stand_beside_those_before(filled: Servers) -> None:
+    with Producer(filled.redis_url) as producer:
+        for at, amount in (("2025-10-22", 40), ("2025-10-29", 50), ("2025-11-08", 25)):
+            producer.increment("weeks", "/", amount, at=datetime.fromisoformat(f"{at}T12:00Z"))
+        producer.increment("weeks", "/", 7)
+    filled.apply()
+    weeks = [("2025-W43", 40, 0), ("2025-W44", 50, 40), ("2025-W45", 25, 50)]
+    cut = [("2025-W44", 0, None), *weeks[2:]]
+    for options, expected in (
+        (["--by", "week", "--to", "2025-11-09"], weeks),
+        (["--by", "week", "--from", "2025-W44", "--to", "2025-11-09"], weeks[1:]),
+        # A week of which days with counts are cut off stands beside none.
+        (["--by", "week", "--from", "2025-10-30", "--to", "2025-11-09"], cut),
+        (["--by", "month", "--to", "2025-11-30"], [("2025-10", 90, 0), ("2025-11", 25, 90)]),
+        (["--from", "2025-10-30", "--to", "2025-10-30"], [("2025-10-30", 0, 50)]),
+        (["--from", "0001-01-01", "--to", "0001-01-01"], [("0001-01-01", 0, 0)]),
+        (["--from", "9999-12-31", "--to", "9999-12-31"], [("9999-12-31", 0, None)]),
+    ):
+        assert rows(filled, "weeks", *options, "--against", "previous") == expected, options
+    for unit in ("day", "week", "month"):  # not over
+        *_, last = rows(filled, "weeks", "--by", unit, "--against", "previous")
+        assert last[1:] == (7, None)
+    found = filled.call(
+        "totals", "weeks", "--by", "week", "--to", "2025-11-09", "--against", "previous"
+    )
+    assert [line.split()[:4] for line in found.out.splitlines()[2:4]] == [
+        ["2025-W44", "50", "40", "+25%"],
+        ["2025-W45", "25", "50", "-50%"],
+    ]
+
+
 def test_hours_of_a_counter_by_day_are_refused_with_what_would_tell_them(filled: Servers) -> None:
     said = refused(filled, "clicks", "--by", "hour")
     assert "`countersink counter set clicks --resolution hour`" in said

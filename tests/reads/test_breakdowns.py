@@ -5,7 +5,7 @@ from collections import Counter as Bag
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from countersink.counting.counters.buckets import ONE_DAY
 from countersink.counting.totals.query import DIMENSIONS, Query
 from countersink.counting.totals.selection import Selection
 from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.reads.formats import frame
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import Store, UnknownCounter, UnknownDimension
@@ -156,6 +157,28 @@ def test_the_window_before_a_breakdown_was_declared_is_not_told(
     with closing(Applier(mysql_url, 17)) as applier:
         applier.apply([entry([(0, "late", "", since + 2_880, 2)])])
     assert [row[-1] for row in reads.ask(asked).rows] == [[None]]
+
+
+def test_a_day_before_a_breakdown_was_declared_stands_beside_none(
+    client: redis.Redis, store: Store, mysql_url: str
+) -> None:
+    store.counters.set("late", dimensions=["country"], breakdowns=["country"])
+    days = [date(2025, 3, number) for number in (3, 4, 5, 6)]
+    values = check_dimensions({"country": "DE"})
+    minutes = [int(datetime.combine(day, time(9), UTC).timestamp()) // 60 for day in days]
+    with closing(Applier(mysql_url, 17)) as applier:
+        rows = [(n, "late", values, minute, 10 + n) for n, minute in enumerate(minutes)]
+        applier.apply([entry(rows)])
+    with open_tables(mysql_url) as session:
+        session.execute("UPDATE counter SET since = '2025-03-04' WHERE breakdown_of = 'late'")
+        session.execute("UPDATE control SET catalog_version = catalog_version + 1")
+    wanted = Selection("late", start=days[0], end=days[-1], where=(("country", "DE"),))
+    found = Asking(store, client).ask(Query(wanted, by="day", against_previous=True))
+    assert found.since == datetime(2025, 3, 4, tzinfo=UTC)
+    assert [row[-1] for row in found.rows] == [None, None, 11, 12]
+    rest = replace(wanted, start=days[2])
+    found = Asking(store, client).ask(Query(rest, by="day", against_previous=True))
+    assert [row[-1] for row in found.rows] == [11, 12]
 
 
 @pytest.mark.servers("mariadb", "mysql")

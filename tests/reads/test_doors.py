@@ -201,7 +201,7 @@ class Site:
         unique = counter == "seen" and chance.random() < 0.6
         asked["unique"] = unique
         asked["pending"] = not unique and chance.random() < 0.3
-        asked["against"] = not unique and by not in series and chance.random() < 0.3
+        asked["against"] = not unique and by not in _CLOCKS and chance.random() < 0.3
         return asked
 
     def _range(self) -> dict[str, Any]:
@@ -436,7 +436,8 @@ class Site:
                     counted.name, last=Last.of(asked["last"]), time_zone=asked.get("time_zone")
                 )
                 # By day, which is told of a part, too; the window before is of totals.
-                how = "total" if asked["against"] else "day"
+                series = asked["by"] in _WORDS[:5]
+                how = "total" if asked["against"] and not series else "day"
                 one = Query(query, by=how, against_previous=asked["against"])
                 window = self.ground.store.totals.ask(one).window
                 assert window is not None
@@ -445,6 +446,7 @@ class Site:
 
 
 _WORDS = ("day", "week", "hour", "minute", "month", "key", "counter", "total")
+_CLOCKS = ("hour", "minute")
 
 
 def _day(minute: int, zone: str) -> date:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -357,6 +358,21 @@ class Played:
                 begin, stop = midnight(day, zone), midnight(day + timedelta(days=length), zone)
                 part = max(begin, start), min(stop, end)
                 assert amount == self.oracle.total(part), (asked, day)
+        self.check_days_before(asked, zone)
+
+    def check_days_before(self, asked: dict[str, Any], zone: str) -> None:
+        """Beside a whole day or week that is over stands the whole one before, or null."""
+        given = {**asked, "last": Last.of(asked["last"])} if "last" in asked else asked
+        today = date_of(now_minute(), zone)
+        for length, by in ((1, "day"), (7, "week")):
+            selection = Selection("v", time_zone=zone, **given)
+            query = Query(selection, by=by, against_previous=True, include_pending=True)
+            for place, amount, previous in self.reads.ask(query).rows:
+                edges = [midnight(place + timedelta(days=n * length), zone) for n in (-1, 0, 1)]
+                before, whole = (self.oracle.total(span) for span in pairwise(edges))
+                over = place + timedelta(days=length) <= today
+                told = over and amount == whole and not self.oracle.cut(*edges, waiting=True)
+                assert previous == (before if told else None), (asked, by, place)
 
     def check_previous(self, asked: dict[str, Any], span: Span, before: Span) -> None:
         """Beside each key stands what it had in the window before, or null."""

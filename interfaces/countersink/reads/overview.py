@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import islice
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 from countersink.counting.counters import buckets
 from countersink.counting.counters.all_counters import (
@@ -19,18 +19,20 @@ from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.series import series
 from countersink.counting.totals.snapshot import SIZE, Snapshot
+from countersink.counting.totals.sums import total
 from countersink.database.errors import UnknownZone
 from countersink.database.sql import parts
 from countersink.runtime.limits import is_name
 
 MAX_DAYS: Final = 92
 """Maximum number of last days that are shown of each counter."""
-WEEK: Final = 7
-"""Days in each of the two periods that the sort order ``change`` compares: the last complete days,
-and the days before them. Today is incomplete, and belongs to neither."""
+CHANGES: Final = (7, 30, 90)
+"""Days of each of the two periods that a change may be of: the last complete days, and the days
+before them. Today is incomplete, and belongs to neither. The first is the default."""
 SORTS: Final = ("counter", "today", "total", "change")
 """Sort orders of counters: by name (``counter``), or by a number of :func:`sort_values`."""
 
+T = TypeVar("T")
 SortValues = Mapping[str, tuple[float, ...]]
 """The numbers by which counters are sorted, by counter name. The counter with the largest first
 number comes first. A second number decides between counters with equal first numbers. A counter
@@ -48,6 +50,7 @@ class OverviewQuery:
         days: number of last days, today included, in each counter's time zone; at most
             :data:`MAX_DAYS`, 0 for none.
         totals: whether the page has the counters' totals of all time.
+        change: days of each period of ``OverviewLine.change``; 0 for none.
         visible: gets the name of a counter, and returns whether the counter may be listed.
         sort_values: the numbers of all counters, from :func:`sort_values`; None sorts by name, in
             the order of bytes.
@@ -62,6 +65,7 @@ class OverviewQuery:
     limit: int = 100
     days: int = 14
     totals: bool = True
+    change: int = 0
     visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
     sort_values: SortValues | None = field(default=None, repr=False)
     only: Sequence[str] | None = None
@@ -87,6 +91,8 @@ class OverviewLine:
         days: (day, total) of the last days, today last; None where the query asks for no days, the
             buckets are wider than days, some of the days are rolled up to months, or this machine
             does not know the time zone.
+        change: the totals of the last complete days and of as many days before them; None where
+            the query does not ask for them, or they are unknown.
     """
 
     counter: str
@@ -94,6 +100,7 @@ class OverviewLine:
     resolution: str
     total: int | None
     days: list[tuple[date, int]] | None
+    change: tuple[int, int] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +140,7 @@ def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
     page = page[: query.limit]
     totals = _totals(snapshot, page) if query.totals else {}
     days = _days(snapshot, page, query.days)
+    changes = _changes(snapshot, page, query.change)
     with snapshot.together(sorted(page)):
         schemes = [snapshot.shape(name).scheme for name in page]
     lines = [
@@ -142,6 +150,7 @@ def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
             resolution=scheme.resolution,
             total=totals.get(name),
             days=days[name],
+            change=changes[name],
         )
         for name, scheme in zip(page, schemes, strict=True)
     ]
@@ -162,14 +171,14 @@ def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, 
     return None if others else names, overview(snapshot, query)
 
 
-def sort_values(snapshot: Snapshot, by: str) -> SortValues:
+def sort_values(snapshot: Snapshot, by: str, change: int = CHANGES[0]) -> SortValues:
     """Return the numbers by which all counters are sorted in the order ``by``: ``today``, ``total``
     or ``change``.
 
-    ``change`` compares two totals: ``week``, of the last :data:`WEEK` complete days, and
-    ``before``, of the :data:`WEEK` days before them. The number is ``week / before - 1`` if
-    ``before`` is above 0. It is infinite if ``before`` is 0 and ``week`` is above 0. In all other
-    cases the counter has no number, also if its days are unknown (None in :class:`OverviewLine`).
+    ``change`` compares two totals: ``last``, of as many last complete days as the argument says,
+    and ``before``, of as many days before them. The number is ``last / before - 1`` if ``before``
+    is above 0. It is infinite if ``before`` is 0 and ``last`` is above 0. In all other cases the
+    counter has no number, also if these totals are unknown (None in :class:`OverviewLine`).
 
     Raises:
         StoreError: a query failed.
@@ -177,20 +186,16 @@ def sort_values(snapshot: Snapshot, by: str) -> SortValues:
     names = counter_names(snapshot.session)
     if by == "total":
         return {name: (total,) for name, total in _totals(snapshot, names).items()}
-    number = 1 if by == "today" else 2 * WEEK + 1
     found: dict[str, tuple[float, ...]] = dict.fromkeys(names, ())
-    for name, days in _days(snapshot, names, number).items():
-        if days is None:
-            continue
-        totals = [total for _, total in days]
-        if by == "today":
-            found[name] = (totals[-1],)
-            continue
-        week, before = sum(totals[WEEK:-1]), sum(totals[:WEEK])
+    if by == "today":
+        days = _days(snapshot, names, 1)
+        return found | {name: (one[-1][1],) for name, one in days.items() if one is not None}
+    for name, totals in _changes(snapshot, names, change).items():
+        last, before = totals or (0, 0)
         if before > 0:
-            found[name] = (week / before - 1, week)
-        elif week > 0 and before == 0:
-            found[name] = (inf, week)
+            found[name] = (last / before - 1, last)
+        elif last > 0 and before == 0:
+            found[name] = (inf, last)
     return found
 
 
@@ -242,13 +247,42 @@ def _days(
     """Return the last ``number`` days of each counter with their totals. A counter has None where
     its buckets are wider than days, some of the days are rolled up to months, its time zone is
     unknown, or ``number`` is 0."""
-    found: dict[str, list[tuple[date, int]] | None] = dict.fromkeys(names)
-    for part in parts(sorted(names) if number else [], SIZE):
+
+    def days(name: str, today: date) -> list[tuple[date, int]]:
+        wanted = Selection(name, start=today - timedelta(days=number - 1), end=today)
+        return series(snapshot, wanted, "day", strict=True).rows
+
+    return _answers(snapshot, names, days if number else None)
+
+
+def _changes(
+    snapshot: Snapshot, names: Sequence[str], number: int
+) -> dict[str, tuple[int, int] | None]:
+    """Return the totals of the last ``number`` complete days of each counter, and of as many days
+    before them. A counter has None where they are unknown, or ``number`` is 0."""
+
+    def change(name: str, today: date) -> tuple[int, int]:
+        first, middle = (today - timedelta(days=number * back) for back in (2, 1))
+        last = Selection(name, start=middle, end=today - buckets.ONE_DAY)
+        before = Selection(name, start=first, end=middle - buckets.ONE_DAY)
+        return total(snapshot, last), total(snapshot, before)
+
+    return _answers(snapshot, names, change if number else None)
+
+
+def _answers(
+    snapshot: Snapshot, names: Sequence[str], question: Callable[[str, date], T] | None
+) -> dict[str, T | None]:
+    """Return the answer to a question about each counter, which gets the counter's name and today
+    in its time zone. A counter has None where its buckets cannot answer, its time zone is unknown,
+    or there is no question."""
+    found: dict[str, T | None] = dict.fromkeys(names)
+    if question is None:
+        return found
+    for part in parts(sorted(names), SIZE):
         with snapshot.together(part):
             for name in part:
                 with suppress(InexactZone, RolledUp, UnknownZone):
                     zone = snapshot.shape(name).scheme.known_zone()
-                    today = buckets.date_at(zone, snapshot.now_ms // 1000)
-                    wanted = Selection(name, start=today - timedelta(days=number - 1), end=today)
-                    found[name] = series(snapshot, wanted, "day", strict=True).rows
+                    found[name] = question(name, buckets.date_at(zone, snapshot.now_ms // 1000))
     return found

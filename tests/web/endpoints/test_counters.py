@@ -111,12 +111,19 @@ def test_all_counters_are_sorted_by_size_and_change_page_by_page(web: Web) -> No
     web.store.counters.set("c007", time_zone="Pacific/Kiritimati", resolution="quarter")
     web.apply()
 
-    def listed(sort: str, reverse: str = "false") -> list[str]:
+    def listed(sort: str, reverse: str = "false", **more: int) -> list[str]:
         names: list[str] = []
         after: str | None = ""
         while after is not None:
             page = document(
-                web, "/v1/counters", sort=sort, reverse=reverse, after=after, limit=50, days=1
+                web,
+                "/v1/counters",
+                sort=sort,
+                reverse=reverse,
+                after=after,
+                limit=50,
+                days=1,
+                **more,
             )
             assert page["counters"] == 130
             names += [row["counter"] for row in page["rows"]]
@@ -139,6 +146,19 @@ def test_all_counters_are_sorted_by_size_and_change_page_by_page(web: Web) -> No
     for reverse in (False, True):
         ordered = sorted(have, key=lambda name: change(name) or (), reverse=not reverse)
         assert listed("change", str(reverse).lower()) == ordered + none
+    # Of 30 days, all that was counted in them is new.
+    recent = {name: sum(oracle[name][1:3]) for name in names if sum(oracle[name][1:3])}
+    ordered = sorted(recent, key=lambda name: recent[name], reverse=True)
+    assert listed("change", change=30)[: len(recent)] == ordered
+    for length, expected in (
+        (7, {name: list(oracle[name][1:3]) for name in names}),
+        (30, {name: [sum(oracle[name][1:3]), 0] for name in names}),
+        (90, {name: [sum(oracle[name][1:]), 0] for name in names}),
+    ):
+        shown = rows(web, "/v1/counters", change=length, limit=130)
+        changes = {row["counter"]: row["change"] for row in shown}
+        assert changes == expected | {"c007": changes["c007"]}
+    assert "change" not in rows(web, "/v1/counters", limit=1)[0]
     assert listed("counter") == names
     assert listed("counter", "true") == names[::-1]
     page = document(web, "/v1/counters", search="c01")

@@ -4,6 +4,7 @@ import csv
 import io
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -311,8 +312,24 @@ def test_what_keys_have_in_other_days_stands_beside_them(web: Web) -> None:
         {"key": "a", "total": 7, "also": [2, 9]},
         {"key": "new", "total": 3, "also": [0, 3]},
     ]
+    times = f"{first}T00:00%2B01:00..{first + week}T13:00%2B01:00"  # a day begins in the middle
+    found = [row["also"] for row in rows(web, f"{asked}&also={times}")]
+    assert found == [[2, 9, None], [0, 3, None]]
+    web.store.counters.set("views", resolution="hour")
+    web.producer.increment("views", "a", 50, at=noon(first + 2 * week))
+    web.apply()
+    hours = [f"{first + 2 * week}T{hour}Z" for hour in ("11:00", "12:00", "13:00")]
+    ranges = "".join(f"&also={start}..{end}" for start, end in pairwise(hours))
+    (row, _) = rows(web, f"{asked}{ranges}")
+    assert row["also"] == [2, 9, 0, 50]
     assert "also" not in rows(web, path)[0]
-    for wrong in ("2026-10-01", "2026-10-02..2026-10-01", "2026-10-01..", "x..y"):
+    for wrong in (
+        "2026-10-01",
+        "2026-10-02..2026-10-01",
+        "2026-10-01..",
+        "x..y",
+        "2026-10-01T08:00Z..2026-10-01T08:00Z",
+    ):
         assert "give two days" in refused(web, path, 422, also=wrong)
     assert "format=json" in refused(web, path, 422, also=days[0], format="csv")
 

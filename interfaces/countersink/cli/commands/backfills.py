@@ -90,15 +90,20 @@ def _show_drift(opened: Session, run: Run) -> None:
 
 
 @command.command("undo", cls=settings.Command)
-@click.argument("runs", metavar="RUN...", type=RUN, nargs=-1, required=True)
+@click.argument("runs", metavar="RUN...|--last", type=RUN, nargs=-1)
+@settings.one_off("--last", is_flag=True, help="Undo the newest run.")
 @settings.mysql_options("text", "json")
-def undo_command(runs: tuple[int, ...]) -> int:
+def undo_command(runs: tuple[int, ...], last: bool) -> int:
     """Undo exactly what a backfill added or corrected.
 
     Other counts stay, even if rows were compacted or rolled up. If the command is interrupted, run
     it again. Afterwards, the source may be counted again. Later runs that went on in the same
     source must be undone in the same command: give their numbers, too.
     """
+    if last is bool(runs):
+        raise Misuse("give one RUN or more, or --last")
+    if last and not (runs := tuple(run.id for run in history.runs(settings.open_tables())[:1])):
+        raise Failure("there are no backfills")
     url = settings.mysql_url()
     with stopped_by_signals() as stop, output.progress_bar("undoing") as show:
         done = undo(

@@ -172,7 +172,8 @@ _SHOWN: Final = (
     settings.one_off(
         "--against",
         type=click.Choice(["previous"]),
-        help="Show also each total of the previous window of the same length.",
+        help="Show also each total of the previous window of the same length, and the change. With"
+        " --by day, week or month: of the whole one before, unless the row's own is not over.",
     ),
     settings.one_off(
         "--include-pending", is_flag=True, help="Add the increments that are still in the queue."

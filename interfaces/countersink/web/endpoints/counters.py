@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -19,9 +19,9 @@ from countersink.metrics.health import CachedAnswer
 from countersink.reads import ANYTHING, Moment
 from countersink.reads.formats import counter_document
 from countersink.reads.overview import (
+    CHANGES,
     MAX_DAYS,
     SORTS,
-    WEEK,
     Overview,
     OverviewLine,
     OverviewQuery,
@@ -69,10 +69,16 @@ _PARAMETERS: Final = (
         "sort",
         SORTS,
         "`counter`: by name; else largest first: `today`: today's total; `total`: the total of all"
-        f" time; `change`: the last {WEEK} complete days (without today) relative to the {WEEK}"
-        " days before, first counters with nothing in those. Counters without such a number come"
-        " last. The order may be some seconds old.",
+        " time; `change`: the last complete days (without today) relative to the days before,"
+        " first counters with nothing in those. Counters without such a number come last. The order"
+        " may be some seconds old.",
         default=SORTS[0],
+    ),
+    choice(
+        "change",
+        map(str, CHANGES),
+        "Adds to each row the totals of so many last complete days and of as many days before."
+        f" Also the days of `sort=change`, else {CHANGES[0]}.",
     ),
     flag("reverse", "Reverse the order."),
     _part_of_name("after", description="Only counters after this one: `next` of the last page."),
@@ -92,8 +98,9 @@ _PARAMETERS: Final = (
 async def counters(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``GET /v1/counters`` with counters, their totals and last days."""
     given = request.scope["countersink.given"]
-    sort, pending = given["sort"], given["include_pending"]
-    values = None if sort == SORTS[0] else services.single(cached_sort_values)[sort]
+    sort, pending, change = given["sort"], given["include_pending"], int(given["change"] or 0)
+    order = (sort, change or CHANGES[0]) if sort == "change" else (sort,)
+    values = None if sort == SORTS[0] else services.single(cached_sort_values)[order]
 
     def answer() -> Response:
         with read_problems():
@@ -103,6 +110,7 @@ async def counters(request: Request, services: Services, who: Identity) -> Respo
                 limit=given["limit"],
                 days=given["days"],
                 totals=given["totals"],
+                change=change,
                 visible=who.may_name,
                 reverse=given["reverse"],
                 sort_values=None if values is None else values.get(),
@@ -112,7 +120,11 @@ async def counters(request: Request, services: Services, who: Identity) -> Respo
                 replace(ANYTHING, include_pending=pending),
             )
         content = {
-            "rows": [_row(line, better.get(line.counter, BETTER[0])) for line in page.lines],
+            "rows": [
+                _row(line, better.get(line.counter, BETTER[0]))
+                | ({"change": line.change} if change else {})
+                for line in page.lines
+            ],
             "counters": page.counters,
             "next": page.lines[-1].counter if page.more else None,
         }
@@ -141,17 +153,20 @@ def _row(line: OverviewLine, better: Better) -> dict[str, Any]:
     }
 
 
-def cached_sort_values(services: Services) -> dict[str, CachedAnswer[SortValues]]:
-    """Return a cached answer for each sort order except the order by name. Its result has, for all
-    counters, the numbers by which they are sorted. Requests for different pages share one read."""
+def cached_sort_values(services: Services) -> dict[tuple[Any, ...], CachedAnswer[SortValues]]:
+    """Return a cached answer for each sort order except the order by name, and each number of days
+    of ``change``. Its result has, for all counters, the numbers by which they are sorted. Requests
+    for different pages share one read."""
 
-    def ask(by: str) -> SortValues:
-        return services.reads.read(lambda moment: sort_values(moment.snapshot, by))
+    def ask(*order: Any) -> SortValues:
+        return services.reads.read(lambda moment: sort_values(moment.snapshot, *order))
 
     seconds = services.options.read_timeout_s
     return {
-        by: CachedAnswer(partial(ask, by), kept_s=KEPT_S, within_s=seconds, kept_factor=KEPT_FACTOR)
-        for by in SORTS[1:]
+        order: CachedAnswer(
+            partial(ask, *order), kept_s=KEPT_S, within_s=seconds, kept_factor=KEPT_FACTOR
+        )
+        for order in (("today",), ("total",), *(("change", days) for days in CHANGES))
     }
 
 
@@ -202,6 +217,13 @@ class CounterRow(Closed):
         list[DayTotal] | None,
         doc("Today is the last. null: not asked for, or the buckets are wider than days."),
     ]
+    change: (
+        Annotated[
+            tuple[int, int] | None,
+            doc("`change`: totals of the last days and of those before; null: unknown."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class CounterList(Closed):

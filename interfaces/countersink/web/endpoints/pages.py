@@ -10,8 +10,8 @@ A browser then needs few requests, one after the other, before it can show a pag
 The JavaScript modules are joined into one without a build tool: each comes after the modules that
 it imports. This works as all are ours, use the same form of import, and no two define the same
 name. Comments and indentation are removed from scripts and styles, so no string may span lines. A
-module that is imported with ``await import`` is sent as a file of its own when it is needed. It
-imports from the joined file.
+module that is imported with ``await import``, and each that it alone imports, is sent as a file of
+its own when it is needed. It imports the others from the joined file.
 """
 
 import gzip
@@ -69,8 +69,7 @@ _STYLES: Final = (
 )
 _INLINE: Final = re.compile(rb'<script src="/static/0/([^"]+)" data-inline></script>')
 _IMPORT: Final = re.compile(r'^import .* from "\./([a-z_]+\.js)";\n', re.MULTILINE)
-_IMPORTED: Final = re.compile(r'(?<=} )from "\./[a-z_]+\.js"')
-_LATER_IMPORT: Final = re.compile(r'await import\("\./([a-z_]+\.js)"\)')
+_IMPORTED: Final = re.compile(r'(?<=} )from "\./([a-z_]+\.js)"')
 _COMMENT: Final = r" *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n"
 _LEFT_OUT: Final = re.compile(rf"^(?:{_COMMENT}| +)|(?<=[;,)({{]) // .*$", re.MULTILINE)
 _LEFT_OUT_OF_STYLES: Final = re.compile(rb"^ +|/\*.*?\*/\n*", re.MULTILINE | re.DOTALL)
@@ -199,10 +198,14 @@ def load() -> tuple[str, Mapping[str, Asset]]:
         for path, body in found.items()
         if path.startswith("js/")
     }
-    found[SCRIPT] = script(modules, "app.js").encode()
-    for name in _LATER_IMPORT.findall(modules["app.js"]):
-        own = _IMPORTED.sub(f'from "./{Path(SCRIPT).name}"', _LEFT_OUT.sub("", modules[name]))
-        found[f"js/{name}"] = own.encode()
+    joined = _joined(modules, "app.js")
+
+    def imported(match: re.Match[str]) -> str:
+        return f'from "./{Path(SCRIPT).name}"' if match[1] in joined else match[0]
+
+    for name, text in modules.items():
+        found[f"js/{name}"] = _IMPORTED.sub(imported, _LEFT_OUT.sub("", text)).encode()
+    found[SCRIPT] = "\n".join(joined.values()).encode()
     found[STYLE] = _LEFT_OUT_OF_STYLES.sub(b"", b"\n".join(found[path] for path in _STYLES))
     digest = hashlib.sha256()
     for path, body in sorted(found.items()):
@@ -250,11 +253,12 @@ def _asset(path: str, body: bytes, scripts: tuple[str, ...] = ()) -> Asset:
     return Asset(body, packed, media_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"', scripts)
 
 
-def script(modules: Mapping[str, str], entry: str) -> str:
-    """Return one module: the module ``entry`` and the modules that it imports, joined.
+def _joined(modules: Mapping[str, str], entry: str) -> dict[str, str]:
+    """Return the texts of the module ``entry`` and of the modules that it imports, by file name and
+    in the order in which they are joined: without imports, comments and indentation.
 
     Args:
-        modules: texts of the modules by file name; no two may define the same name.
+        modules: texts of all modules by file name.
         entry: file name of the module that imports the others.
 
     Raises:
@@ -269,7 +273,7 @@ def script(modules: Mapping[str, str], entry: str) -> str:
             done[name] = _LEFT_OUT.sub("", _IMPORT.sub("", modules[name]))
 
     add(entry)
-    return "\n".join(done.values())
+    return done
 
 
 ROUTES: Final[tuple[Route, ...]] = (

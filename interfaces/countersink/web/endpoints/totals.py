@@ -26,12 +26,12 @@ from countersink.counting.totals.query import (
     read_by,
     read_where,
 )
-from countersink.counting.totals.selection import Selection, checked_where
+from countersink.counting.totals.selection import Selection, check_range, checked_where
 from countersink.reads import Moment
 from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openmetrics_text
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
-from countersink.runtime.texts import iso, read_day
+from countersink.runtime.texts import iso
 from countersink.web.auth.register import Identity
 from countersink.web.http import Handler, Route
 from countersink.web.http.answers import FRESHNESS, csv_answer, freshness, json_answer, wants_csv
@@ -93,22 +93,21 @@ TOP: Final = number("top", 1, MAX_NAMES, "Only this many keys or counters, the l
 N: Final = number("n", 1, MAX_NAMES, "The number of keys.", default=DEFAULT_TOP)
 
 
-def _days(text: str) -> tuple[date, date]:
+def _other_range(text: str) -> tuple[date, date]:
     start, _, end = text.partition("..")
     try:
-        found = read_day(start), read_day(end)
+        found = SINCE.read(start), UNTIL.read(end)
+        check_range(*found)
     except ValueError:
-        found = date.max, date.min
-    if found[1] < found[0]:
-        raise ValueError("give two days, such as 2026-10-01..2026-10-31")
+        raise ValueError("give two days or times, such as 2026-10-01..2026-10-31") from None
     return found
 
 
 ALSO: Final = Parameter(
     "also",
-    _days,
-    "Other days, FIRST..LAST: each row has its totals of these days in `also`, in the same order;"
-    " null if they cannot be determined. Not for CSV.",
+    _other_range,
+    "Other days, FIRST..LAST, or times, the second excluded: each row has its totals of these in"
+    " `also`, in the same order; null if they cannot be determined. Not for CSV.",
     {"type": "string", "examples": ["2026-10-01..2026-10-31"]},
     repeatable=True,
     most=4,
@@ -117,7 +116,8 @@ AGAINST: Final = choice(
     "against",
     ("previous",),
     "Adds to each total that of the preceding window of the same length, as `previous`; null if it"
-    " cannot be determined. With `last`, or with both `from` and `to`; not for series.",
+    " cannot be determined. With `last`, or with both `from` and `to`. For days, weeks and months,"
+    " it is the whole one before; null if the row's own is not over, or cut off by the range.",
 )
 UNIQUE: Final = flag(
     "unique",
@@ -212,8 +212,11 @@ class TotalRow(msgspec.Struct):
     minute: Annotated[str, doc("With UTC offset: 2026-11-21T08:17+01:00")] | UnsetType = UNSET
     week: Annotated[str, doc("ISO week, from Monday on: 2026-W48.")] | UnsetType = UNSET
     month: Annotated[str, doc("Such as 2026-11.")] | UnsetType = UNSET
-    previous: Annotated[int | None, doc("`against`: of the window before.")] | UnsetType = UNSET
-    also: Annotated[list[int | None], doc("Of the days in `also`.")] | UnsetType = UNSET
+    previous: (
+        Annotated[int | None, doc("`against`: of the window, day, week or month before.")]
+        | UnsetType
+    ) = UNSET
+    also: Annotated[list[int | None], doc("Of the ranges in `also`.")] | UnsetType = UNSET
     estimate: Annotated[bool, doc("`unique`: `total` is an estimate.")] | UnsetType = UNSET
     low: Annotated[int, doc("`unique`: lower bound, with 95 %.")] | UnsetType = UNSET
     high: Annotated[int, doc("`unique`: upper bound, with 95 %.")] | UnsetType = UNSET

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
 from datetime import date
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from countersink.counting.counters.all_counters import totals_of
-from countersink.counting.counters.buckets import ONE_DAY, month_ends, month_of
+from countersink.counting.counters.buckets import ONE_DAY, date_at, month_ends, month_of
 from countersink.counting.errors import (
     AnswerTooLarge,
     IncompleteBreakdown,
@@ -30,7 +30,14 @@ from countersink.counting.totals.query import (
     with_window,
 )
 from countersink.counting.totals.selection import KeyMatch, Selection
-from countersink.counting.totals.series import UNITS, Unit, answerable, series
+from countersink.counting.totals.series import (
+    DATE_UNITS,
+    UNITS,
+    DateUnit,
+    Unit,
+    answerable,
+    series,
+)
 from countersink.counting.totals.snapshot import SIZE, Snapshot
 from countersink.counting.totals.sums import Scope, bucket_labels, keyed
 from countersink.counting.totals.views import View, intersected
@@ -41,6 +48,7 @@ from countersink.runtime.texts import iso
 T = TypeVar("T")
 K = TypeVar("K")
 Question = Callable[[Snapshot, Selection], T]
+_SECOND_DAY: Final = date.min + ONE_DAY
 
 
 def answer(snapshot: Snapshot, query: Query) -> Answer:
@@ -206,11 +214,29 @@ class _Rows:
         found = series(snapshot, wanted, unit, strict=query.strict, uncut=query.streamed)
         limits.truncated |= found.truncated
         self._note_told_from(found.told_from)
+        if query.against_previous:
+            return self._with_previous(found.rows, DATE_UNITS[unit])
         if not query.unique:
             return iter(found.rows)
         places = [place for place, _ in found.rows]
         united = unions.by_unit(snapshot, wanted, unit, places)
         return ((place, *astuple(visitors)) for place, visitors in united)
+
+    def _with_previous(self, found: Sequence[tuple[date, int]], unit: DateUnit) -> Iterator[Row]:
+        """Yield each row of a series with the total of the day, week or month before. It is None
+        for a row that is not of a whole one: the comparison would be with more days.
+        """
+        snapshot, wanted, view = self.snapshot, self.wanted, self.view
+        today = date_at(snapshot.selected(wanted).zone, snapshot.now_ms // 1000)
+        before = {place: unit.first(max(place, _SECOND_DAY) - ONE_DAY) for place, _ in found}
+        totals: dict[date, int | None] = dict(found)
+        # The range lacks the one before the first, and may cut off days of the first and the last.
+        for place in {before[found[0][0]], found[0][0], found[-1][0]} if found else ():
+            totals[place] = self._within(sums.total, wanted, place, unit.last(place))
+        for place, total in found:
+            whole = unit.last(place) < today and total == totals[place]
+            known = view is None or view.since_if_after(snapshot, before[place]) is None
+            yield place, total, totals[before[place]] if whole and known else None
 
     def _note_told_from(self, begin: date | None) -> None:
         known = self.limits.told_from

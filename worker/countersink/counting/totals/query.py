@@ -21,7 +21,7 @@ from countersink.counting.counters.buckets import FINER, MINUTES, ONE_DAY
 from countersink.counting.counters.catalog import Scheme
 from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import Last, Selection
-from countersink.counting.totals.series import UNITS, week_ends
+from countersink.counting.totals.series import SECONDS, UNITS, week_ends
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.views import View
 from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
@@ -131,11 +131,13 @@ class Query:
         most: like ``top``, and used if ``top`` is None. The answer then says whether rows were left
             out (``truncated``).
         max_rows: an answer with more rows is refused with AnswerTooLarge; None accepts any number.
-        also: further ranges of days. Each row gets a column ``also`` with its totals in these
-            ranges. A total is None if buckets do not add up to its range, or if a breakdown answers
-            and counts only later events. Only for ``by="key"`` and :data:`DIMENSIONS`.
+        also: further ranges of days or times. Each row gets a column ``also`` with its totals in
+            these ranges. A total is None if buckets do not add up to its range, or if a breakdown
+            answers and counts only later events. Only for ``by="key"`` and :data:`DIMENSIONS`.
         against_previous: True to add a column ``previous``: the row's total in the window before,
-            or None if that is unknown. Needs a range with both ends, or a window; not for series.
+            or None if that is unknown. Needs a range with both ends, or a window. For days, weeks
+            and months, it is the total of the whole one before, and None if the row's own is not
+            over or is cut off by the range. Not for hours and minutes.
         include_pending: True to add increments that are still in the queue.
         unique: True to ask for numbers of different members instead of totals.
         strict: True to raise an error instead of returning a partial answer.
@@ -145,7 +147,7 @@ class Query:
 
     Raises:
         ValueError: options are invalid or exclude each other; or ``against_previous`` is set, and
-            the range lacks an end.
+            the range lacks an end that it needs.
     """
 
     selection: Selection
@@ -185,13 +187,14 @@ class Query:
             ):
                 if asked:
                     yield f"different members cannot be counted {option}"
-        if self.against_previous and by in UNITS:
-            yield f"only keys, counters or totals have a previous window, not {by}s"
+        if self.against_previous and by in SECONDS:
+            yield f"only days, weeks, months, keys, counters or totals have a previous, not {by}s"
         if self.also and (self.streamed or by not in ("key", DIMENSIONS)):
             yield f"only rows by keys or dimensions have totals of further ranges (also), not {by}s"
         window = selection.last or window_of(selection)
         # A range with names of days may lack an end.
-        if self.against_previous and (window is None or None in astuple(window)):
+        lacks_end = window is None or None in astuple(window)
+        if self.against_previous and by not in UNITS and lacks_end:
             yield (
                 "the previous window needs a range with both ends, or a length such as the last 24h"
             )

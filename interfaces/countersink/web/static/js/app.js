@@ -11,14 +11,13 @@ import { counterView } from "./counter.js";
 import { overview } from "./overview.js";
 import { failure, totalsChoice } from "./parts.js";
 import { daysQuery } from "./range.js";
-import { systemView } from "./system.js";
 
 const VIEWS = new Map([
   ["", overview],
   ["board", (...given) => boards.boardView(...given)],
   ["boards", (...given) => boards.boardsView(...given)],
   ["counter", counterView],
-  ["system", systemView],
+  ["system", (...given) => system.systemView(...given)],
 ]);
 const ALERT_EVERY_MS = 15_000;
 
@@ -43,8 +42,9 @@ const app = {
 const totals = h("div");
 let view = null;
 let shownView = null;
-/** The module of boards. Few look at one, so it is not among what comes before the first number. */
+/** Modules of views that few look at, so they are not among what comes before the first number. */
 let boards = null;
+let system = null;
 
 /** "#/counter/page_views?range=7" → ["counter", "page_views", URLSearchParams]. */
 function place() {
@@ -62,6 +62,7 @@ function place() {
 async function go() {
   try {
     if (["board", "boards"].includes(place()[0])) boards ??= await import("./board.js");
+    if (place()[0] === "system") system ??= await import("./system.js");
   } catch {
     view?.gone?.();
     view = shownView = null;

@@ -17,8 +17,8 @@ import { share } from "./share.js";
 import { name, visible } from "./names.js";
 import { failure, tick } from "./parts.js";
 import { FILTERS, RANGES, viewAddress, daysQuery, picked, read } from "./range.js";
-import { compared, counting, differentVisitors, remarks, unknownVisitors } from "./sentences.js";
-import { lastTwoDays, series } from "./series.js";
+import { compared, counting, differentVisitors, emptyDays, remarks, unknownVisitors } from "./sentences.js";
+import { lastCounted, lastTwoDays, series } from "./series.js";
 import { downloads, figuresOf, table } from "./table.js";
 
 const NO_FILTER = Object.fromEntries(FILTERS.map((one) => [one, []]));
@@ -65,6 +65,7 @@ export function counterView(app, counter, query) {
   const trouble = h("div");
   const zoneTrouble = h("div");
   const missing = h("div");
+  const old = h("div");
   const note = h("p", { class: "soft note" });
   const lines = h("ul", { class: "lines", "aria-label": "Lines of the chart" });
   const tableBody = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chart" });
@@ -90,7 +91,7 @@ export function counterView(app, counter, query) {
     h("div", { class: "figure" }, h("dt", null, "In all"), h("dd", null, all)),
   );
   const columns = h("div", { class: "columns" }, top.element, h("div", null, trends.element, hour.element, map.element, notes.element));
-  const content = h("div", null, totals, chosen.days, filter.element, zoneTrouble, trouble, panel, valuePanels, columns);
+  const content = h("div", null, totals, chosen.days, filter.element, zoneTrouble, trouble, old, panel, valuePanels, columns);
   const back = h("a", null, "← All counters");
   const element = h(
     "section",
@@ -161,8 +162,9 @@ export function counterView(app, counter, query) {
         show();
         put(visitors);
       }
-      const drawing = points(own.signal, quietly).then(() => different(own.signal));
-      await Promise.all([inAll(own.signal), figures(own.signal), drawing, noted(own.signal)]);
+      const twoDays = figures(own.signal);
+      const drawing = points(own.signal, quietly, twoDays).then(() => Promise.all([different(own.signal), earlier(own.signal)]));
+      await Promise.all([inAll(own.signal), twoDays, drawing, noted(own.signal)]);
       loading = false;
       ended();
       // They may be of before and after the event: once more.
@@ -189,7 +191,7 @@ export function counterView(app, counter, query) {
   }
 
   /** The chart, and the keys of its days. */
-  async function points(signal, quietly) {
+  async function points(signal, quietly, twoDays) {
     const answer = await series(wanted, signal);
     if (signal.aborted) return;
     found = answer;
@@ -203,10 +205,20 @@ export function counterView(app, counter, query) {
     const total = alone || wanted.beside.length ? 0 : wanted.each ? found.lines.reduce((all, line) => all + line.sum, 0) : found.sum;
     for (const part of [hour, map, trends]) part.show(wanted, settings);
     top.element.hidden = wanted.filter.where.length > 0;
+    if (wanted.days === 1 && wanted.from === wanted.now) wanted.alike = await twoDays;
+    if (signal.aborted) return;
     for (const list of lists()) {
       if (list !== top) list.show(wanted, total);
       else if (!alone || !quietly) top.show(alone ? { ...wanted, filter: NO_FILTER } : wanted, total);
     }
+  }
+
+  /** When something was counted, where nothing was in these days. */
+  async function earlier(signal) {
+    const empty = wanted.from !== null && wanted.lines.length === 1 && !found.toldFrom && !found.values.some(Boolean);
+    const last = empty ? await lastCounted(wanted.lines[0], signal) : null;
+    const when = wanted.to !== wanted.now ? "in these days" : wanted.days > 1 ? `in the last ${wanted.days} days` : "today";
+    if (!signal.aborted) put(old, last && emptyDays(`${when}; the last event`, wanted.days, last, (days) => viewAddress(counter, query, days)));
   }
 
   /** How the counters beside this one are counted: the time zone of the view depends on it. */
@@ -259,16 +271,18 @@ export function counterView(app, counter, query) {
     if (!quietly) announce(`${visible(counter)}: ${labels.length} ${by}s, ${drawnLines ? found.lines.map((line, i) => `${title(wanted.lines[i])} ${whole(line.sum)}`).join(", ") : written(found.sum)} in all of them`);
   }
 
+  /** Today beside yesterday, up to the same time of day. */
   async function figures(signal) {
-    if (wanted.lines.length > 1) return;
+    if (wanted.lines.length > 1) return null;
     const two = await lastTwoDays(wanted, signal).catch((error) => {
       if (error.status !== 422 || wanted.zone) throw error;
       return null;
     });
-    if (!two) return;
+    if (!two) return null;
     todayTotal = two.sum;
     amount(now, whole(todayTotal));
     put(yesterday, two.before.alike ? compared(two, whole, wanted.better) : `all of yesterday ${whole(two.before.sum)}`);
+    return two.before.alike;
   }
 
   async function inAll(signal) {
@@ -318,7 +332,7 @@ export function counterView(app, counter, query) {
     amount(now, whole(total));
     tick(now);
     if (wanted.to !== null && wanted.to < day) return undefined;
-    if (wanted.cumulative || found.by !== "day" || found.labels.at(-1) !== day) return again();
+    if (wanted.cumulative || old.hasChildNodes() || found.by !== "day" || found.labels.at(-1) !== day) return again();
     found.sum += total - found.values.at(-1);
     chart.last(total);
     amount(sum, whole(found.sum));

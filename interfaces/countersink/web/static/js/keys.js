@@ -106,7 +106,7 @@ export function keys(counter, picked, dimension = null) {
   function explain(also) {
     explained.hidden = !also || !rows.length;
     if (!also) return;
-    const [mine, other] = also.map(({ from, to }) => (from === to ? day(from) : between("day", from, to)));
+    const [mine, other] = also.map(({ from, to }) => (to.length > 10 ? `${day(from.slice(0, 10))} up to ${to.slice(11, 16)}` : from === to ? day(from) : between("day", from, to)));
     const without = also[0].to < wanted.to ? "; today is not over, and left out" : "";
     text(explained, `Change: ${mine} against ${other}${without}. New: no counts in the period before.`);
   }
@@ -187,8 +187,10 @@ export function keys(counter, picked, dimension = null) {
 }
 
 /** The days that a change is of, and those before it, or those that the view compares with: a day that
-    is not over is in neither. Null: there is none. */
-function changeOf({ from, to, now, days, before }) {
+    is not over is in neither; of today alone, its whole hours and the same ones of yesterday. Null: there
+    is none. */
+function changeOf({ from, to, now, days, before, alike }) {
+  if (alike && before.kind === "1") return alike.ranges;
   if (from === null || from >= now) return null;
   const last = to >= now ? plus(now, -1) : to;
   if (!before || before.kind === "1") return [{ from, to: last }, { from: plus(from, -days), to: plus(last, -days) }];

@@ -7,13 +7,14 @@ import { emptyState } from "./empty.js";
 import { whole } from "./format.js";
 import { visible } from "./names.js";
 import { choice, failure, tick, told } from "./parts.js";
-import { RANGES, daysQuery } from "./range.js";
+import { RANGES, daysQuery, viewAddress } from "./range.js";
+import { emptyDays } from "./sentences.js";
+import { lastCounted } from "./series.js";
 import { draw, sparkline } from "./sparkline.js";
 
 const PAGE = 100;
 const MOST_AT_ONCE = 1_000;
 const TRENDS = RANGES.filter(([value]) => ["7", "30", "90"].includes(value));
-const WEEK = 7;
 const ORDERS = [
   ["counter down", "Name"],
   ["counter up", "Name, last first"],
@@ -29,7 +30,7 @@ const AFTER_TROUBLE_MS = 5_000;
 
 export function overview(app, _, query) {
   const days = () => Number(TRENDS.find(([value]) => value === query.get("range"))?.[0] ?? 30);
-  let rows = new Map(); // counter → { day, today, values, base, heard, … }
+  let rows = new Map(); // counter → { day, today, values, base, change, heard, … }
   let size = PAGE;
   let number = null;
   let search = "";
@@ -54,6 +55,7 @@ export function overview(app, _, query) {
   const head = (by, shown, kind = "") =>
     h("th", { scope: "col", class: kind || null, "data-sort": by }, h("button", { type: "button", onclick: () => sorted(by) }, shown));
   const trendName = h("span");
+  const changeName = h("span");
   const trendDays = h("div");
   const table = h(
     "table",
@@ -65,7 +67,7 @@ export function overview(app, _, query) {
       h("tr", null, [
         head("counter", "Counter"),
         h("th", { scope: "col", class: "trend" }, trendName),
-        head("change", "7-day change", "number change"),
+        head("change", changeName, "number change"),
         head("today", "Today", "number"),
         head("total", "In all", "number all"),
       ]),
@@ -79,11 +81,12 @@ export function overview(app, _, query) {
     "Sort by ",
     h("select", { onchange: ({ target }) => sorted(...target.value.split(" ")) }, ORDERS.map(([value, shown]) => h("option", { value }, shown))),
   );
-  const explained = h("p", { class: "soft explained" }, "7-day change: the last 7 complete days, without today, against the 7 days before. Dashed: today, which is not over.");
+  const explained = h("p", { class: "soft explained" });
   const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more, explained);
   const empty = h("div");
+  const old = h("div");
   const top = h("div", { class: "head" }, h("h1", null, "Counters ", count), h("div", { class: "controls" }, trendDays, choose, find));
-  const element = h("section", { class: "overview" }, top, list, rest, empty);
+  const element = h("section", { class: "overview" }, top, old, list, rest, empty);
   let shown;
   const ready = new Promise((done) => (shown = done));
   const self = { element, ready, loaded: ready, title: "Counters", counters: [], heard, changed, gone };
@@ -91,6 +94,8 @@ export function overview(app, _, query) {
 
   function shownDays() {
     text(trendName, `Last ${days()} days`);
+    text(changeName, `${days()}-day change`);
+    text(explained, `${days()}-day change: the last ${days()} complete days, without today, against the ${days()} days before. Dashed: today, which is not over.`);
     put(trendDays, choice("Days of the lines", TRENDS, String(days()), (value) => (location.hash = `#/${daysQuery(new URLSearchParams({ range: value }))}`)));
   }
 
@@ -111,21 +116,31 @@ export function overview(app, _, query) {
     size = wanted;
     failed = 0;
     try {
-      const found = await first({ days: Math.max(days(), 2 * WEEK + 1), totals: "false" }, turn);
+      const found = await first({ days: days(), totals: "false" }, turn);
       if (turn !== asked) return;
       take(found, turn);
       shown();
-      // What was ever counted takes longer to add up: it comes after the rest.
-      const all = await first({ days: 1 }, turn);
+      // What was ever counted, and the change, take longer to add up: they come after the rest.
+      const all = await first({ change: days(), days: 1 }, turn);
       if (turn !== asked) return;
       for (const data of all.rows) if (rows.has(data.counter)) based(rows.get(data.counter), data);
       arrange();
+      await earlier(turn);
     } catch (error) {
       if (turn !== asked) return;
       failed = Date.now();
       shown();
       put(rest, failure(error, () => load()));
     }
+  }
+
+  /** When the largest counter was last counted, where nothing was counted in the days of the lines. */
+  async function earlier(turn) {
+    const all = [...rows.values()].sort((one, other) => other.total - one.total);
+    const empty = all.length && more.hidden && !search && all.every(({ values }) => values.length && !values.some(Boolean));
+    const last = empty ? await lastCounted({ counter: all[0].counter, zone: null, filter: {} }) : null;
+    const when = (name) => `in the last ${days()} days; the last event of ${visible(name)}`;
+    if (turn === asked) put(old, last && emptyDays(when(all[0].counter), days(), last, (range) => viewAddress(all[0].counter, "", range)));
   }
 
   /** The first counters, in as many answers as it takes. */
@@ -135,7 +150,7 @@ export function overview(app, _, query) {
     do {
       const limit = Math.min(MOST_AT_ONCE, size - lines.length);
       const { by, reverse } = sort;
-      const order = by === "counter" && !reverse ? {} : { sort: by, reverse }; // as early.js asks
+      const order = by === "counter" && !reverse ? {} : { sort: by, reverse, change: days() }; // as early.js asks
       found = await get("/v1/counters", { search, after: found?.next ?? "", limit, ...question, ...order });
       lines.push(...found.rows);
     } while (found.next && lines.length < size && turn === asked);
@@ -168,7 +183,8 @@ export function overview(app, _, query) {
     // Heard since this was asked for: if the answer is newer, that is heard, too, in a moment.
     if (row?.heard === turn && row.day === day) values[values.length - 1] = today = row.today;
     if (!row) row = make(data, values);
-    else if (values.join() !== row.values.join() || row.days !== days()) draw(row.spark, values.slice(-days()));
+    else if (values.join() !== row.values.join()) draw(row.spark, values);
+    if (row.days !== days()) row.change = null;
     Object.assign(row, { values, day, today, days: days() });
     row.link.href = `#/counter/${encodeURIComponent(data.counter)}${daysQuery(query)}`;
     numbers(row);
@@ -180,7 +196,7 @@ export function overview(app, _, query) {
     const all = h("span", null, "…");
     const cell = h("td", { class: "number change" });
     const small = h("small", { class: "phone" });
-    const spark = sparkline(values.slice(-days()));
+    const spark = sparkline(values);
     const link = h("a", null, breakable(data.counter));
     const element = h(
       "tr",
@@ -191,18 +207,19 @@ export function overview(app, _, query) {
       h("td", { class: "number" }, now, small),
       h("td", { class: "number all" }, all),
     );
-    return { counter: data.counter, better: data.better, link, element, now, all, changed: cell, small, spark, values, base: null };
+    return { counter: data.counter, better: data.better, link, element, now, all, changed: cell, small, spark, values, base: null, change: null };
   }
 
-  /** What was ever counted, and what of it is today's: both of one moment. */
+  /** What was ever counted, and what of it is today's, both of one moment; and how it has changed. */
   function based(row, data) {
+    row.change = data.change;
     row.base = { total: data.total, today: data.today, day: lastDay(data) };
     numbers(row);
   }
 
   function numbers(row) {
     amount(row.now, whole(row.today));
-    const more = weekly(row.changed, row.values, row.better);
+    const more = told(row.changed, ...(row.change ?? [null, null]), row.better);
     if (row.base === null) return;
     const counted = row.base.day === row.day ? (row.base.today ?? 0) : 0; // of today
     row.total = row.base.total + (row.today ?? 0) - counted;
@@ -246,7 +263,8 @@ export function overview(app, _, query) {
       row.heard = asked;
       row.values[row.values.length - 1] = total;
       numbers(row);
-      draw(row.spark, row.values.slice(-days()));
+      put(old);
+      draw(row.spark, row.values);
       tick(row.now);
     }
   }
@@ -258,13 +276,6 @@ export function overview(app, _, query) {
 
 /** The day that an answer's `today` is of. */
 const lastDay = (data) => data.days?.at(-1)?.day;
-
-/** How the last whole week differs from the one before. */
-function weekly(cell, values, better) {
-  const sum = (from, to) => values.slice(from, to).reduce((one, other) => one + other, 0);
-  const known = values.length > 2 * WEEK;
-  return known ? told(cell, sum(-WEEK - 1, -1), sum(-2 * WEEK - 1, -WEEK - 1), better) : told(cell, null, null, better);
-}
 
 /** A name that may be broken after its parts. */
 function breakable(name) {

@@ -5,7 +5,7 @@
 import { MOST_BARS } from "./chart.js";
 import { title } from "./controls.js";
 import { h } from "./dom.js";
-import { MEMBERS, age, between, change, label, labelIn, whole } from "./format.js";
+import { MEMBERS, age, between, change, label, labelIn, plus, whole } from "./format.js";
 import { visible } from "./names.js";
 import { told } from "./parts.js";
 
@@ -31,6 +31,13 @@ export function counting({ resolution, time_zone: zone, keep, rolled_up_to: roll
 /** That a counter's buckets are too wide to tell something, and which would. */
 export const tooWide = (counter, { resolution }, what, finer) =>
   h("p", { class: "soft" }, `This counter is counted by ${resolution}, so its ${what} are not known. From now on it can be counted by ${finer}: `, h("code", null, `countersink counter set ${counter} --resolution ${finer}`));
+
+/** That nothing was counted (`when`: in so many `days`), when something was (`last`: a day or a month), and a link there. */
+export function emptyDays(when, days, last, address) {
+  const by = last.length > 7 ? "day" : "month";
+  const [from, to] = by === "day" ? [plus(last, 1 - days), last] : [`${last}-01`, plus(`${last}-01`, 30)];
+  return h("p", { class: "notice" }, `Nothing counted ${when} was ${by === "day" ? "on" : "in"} ${label(by, last)}. `, h("a", { href: address({ range: "custom", from, to }) }, "Show that time"));
+}
 
 /** From when on there are single days, hours or minutes, where older ones were asked for. */
 export function toldFrom(by, iso, zone) {

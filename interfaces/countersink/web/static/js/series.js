@@ -40,7 +40,7 @@ async function singles(wanted, signal) {
   return { ...found, before: { ...beside, sum: other.sum, alike: await alikeDays(wanted, now, then, beside.places, signal).catch(unknown) } };
 }
 
-/** Sums of today and of the day before, as `series` has those of two periods. */
+/** Sums of today and of the day before, as `series` has those of two periods; `ranges`: the times of both. */
 export async function lastTwoDays(wanted, signal) {
   const [line] = wanted.lines;
   const range = { from: plus(wanted.now, -1), to: wanted.now };
@@ -52,7 +52,20 @@ export async function lastTwoDays(wanted, signal) {
   }
   const sum = (day, end) => added(hours.values.filter((_, i) => hours.labels[i].slice(0, 10) === day && hours.labels[i].slice(11, 13) < end));
   const [now, then] = [range.to, range.from].map((day) => sum(day, hour));
-  return { sum: sum(range.to, "24"), before: { sum: sum(range.from, "24"), alike: { now, then, until: `${hour}:00` } } };
+  const at = (day, time) => hours.labels.find((label) => label.slice(0, 10) === day && label.slice(11, 13) >= time);
+  const ranges = [range.to, range.from].map((day) => ({ from: at(day, "00"), to: at(day, hour) }));
+  return { sum: sum(range.to, "24"), before: { sum: sum(range.from, "24"), alike: { now, then, until: `${hour}:00`, ranges } } };
+}
+
+/** The last day on which something was counted, or its month if that is rolled up; null: there is none. */
+export async function lastCounted(line, signal) {
+  try {
+    const last = async (by, from) => (await one({}, line, by, { from, to: null }, signal)).labels.at(-1);
+    const month = await last("month", null);
+    return month ? ((await last("day", `${month}-01`)) ?? month) : null;
+  } catch (error) {
+    return unknown(error);
+  }
 }
 
 /** What is drawn of one line, or of the ratio of two: a ratio of nothing is no number. */
