@@ -154,7 +154,8 @@ class Parser:
             counts: the counts to which the hits are added.
 
         Raises:
-            UnknownFormat: as :meth:`begin`, if the format is detected by these lines.
+            UnknownFormat: the format is detected by these lines, with a result that
+                :meth:`begin` refuses. If no format is detected, the lines are rejected instead.
         """
         if not self._detected:
             self._detect(lines)

@@ -194,8 +194,8 @@ def begins_as(file: LogFile, position: Position) -> bool:
 
 
 def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """Return ``older`` (the next older rotated file) and ``older_at`` (the time of its last write)
-    for a position in ``file``, see ``position.py``; for None, the log does not exist yet."""
+    """Return ``older`` (the next older rotated file) and ``older_at`` (the last write to it or to
+    ``file``) for a position in ``file``, see ``position.py``; with None, there is no log yet."""
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = rotated_files(log)
     index = next(

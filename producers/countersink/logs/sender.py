@@ -240,8 +240,9 @@ class LogSender:
         return self._clock.now_ms()
 
     def _call(self, work: Callable[[str], T]) -> T:
-        """Call ``work`` with the name of the stream to use, and return its result. The hits of a
-        log file always go to the stream with its mark, those of a pipe to any partition.
+        """Call ``work`` with the name of the stream to use, and return its result; does not wait.
+        The hits of a log file always go to the stream with its mark. Those of a pipe go to any
+        partition: on a cluster, ``work`` is called again for another one if a master is away.
         """
         if (route := self._route) is not None:
             return route.reach(self.client, lambda: work(route.stream))

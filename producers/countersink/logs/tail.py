@@ -11,8 +11,8 @@ recognized by the first bytes (``position.py``). If the file was empty or does n
 finishes the rotated file first, then the files between, then the new log. A server may write to a
 renamed file for some more seconds. So ``--follow`` leaves that file only when it has not grown for
 ``rotate_wait`` seconds. Without ``--follow``, a run ends at the end of a renamed file that has
-grown in these last seconds, and the next run goes on there. If neither the file of the position nor
-a newer rotated one is found, a notice says so, and the new log is read from its start.
+grown in these last seconds, and the next run goes on there. A notice says where the file of
+the position was not found any more, so that lines written to it later are not counted.
 
 **A last line without a newline** is not counted in the log itself, which may grow. At the end of a
 rotated file, a compressed file or a pipe, it is counted or rejected like any other line. A pipe

@@ -208,7 +208,7 @@ class _Run:
 
     def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
         """Write to the run's row that another process can continue the run, which is neither done
-        nor failed. Return ``stopped``."""
+        nor failed. Return ``stopped``. Raises RunFailed as :meth:`_written`."""
         detail = None if ended.reason else ended.detail
         self._written(
             heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)

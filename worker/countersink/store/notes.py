@@ -41,8 +41,8 @@ def checked_note(text: object) -> str:
     """Check the text of a note, and return it without spaces at its beginning and end.
 
     Raises:
-        ValueError: the text is no ``str``, empty, longer than :data:`MAX_NOTE` characters, or not
-            printable (a line break is not).
+        ValueError: the text is no ``str``, empty, longer than :data:`MAX_NOTE` characters, or has
+            unprintable characters or line breaks within it.
     """
     note = text.strip() if isinstance(text, str) else ""
     if not 1 <= len(note) <= MAX_NOTE or not note.isprintable():

@@ -29,8 +29,8 @@ def command() -> None:
     """List, show and undo backfills.
 
     RUN is the number that backfill and backfills list print. A run is running (also if its process
-    died: the next backfill of the source goes on with it), done, stopped, failed, undoing or
-    undone.
+    died: the next backfill of the source goes on with it), done, stopped, failed, deleted (with its
+    counter), undoing or undone.
     """
 
 

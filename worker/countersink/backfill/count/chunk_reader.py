@@ -230,7 +230,7 @@ class _LineCounter:
         self._refused = refused
 
     def count(self, block: RecordBlock) -> None:
-        """Count the lines of one piece."""
+        """Add the counts and rejected lines of one piece to :attr:`tally`."""
         if self._refused or not self._count_all(block):
             self._count_each(block)
 

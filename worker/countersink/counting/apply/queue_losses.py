@@ -99,8 +99,9 @@ def _iso(ms: int) -> str:
 
 def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
     """Take samples of the streams, and return the losses that were recorded now. If any process
-    took samples within the last :data:`LOOK_EVERY_MS`, do nothing, and return an empty list. If
-    several processes call this at the same time, only one of them records a loss.
+    took samples within the last :data:`LOOK_EVERY_MS`, and no entry was missing in them, do
+    nothing, and return an empty list. If several processes call this at the same time, only one of
+    them records a loss.
 
     Args:
         session: at READ COMMITTED, outside a transaction, on the server that takes writes.

@@ -247,8 +247,9 @@ class View:
         """Raise an error if a day of a series begins within a bucket. ``days`` are in order; months
         are given by their first days.
 
-        The first day may begin within a bucket, because a series begins with the first day that has
-        counts. If clocks go back so that this day begins twice, only its second begin is checked.
+        The first day may begin within a bucket: the start of a range was checked before, and a
+        series without one begins with the first day that has counts. If clocks go back so that this
+        day begins twice, only its second begin is checked.
 
         Raises:
             InexactZone, RolledUp: as for :meth:`require_days`.
