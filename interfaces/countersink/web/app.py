@@ -43,7 +43,13 @@ from countersink.web.endpoints import (
 )
 from countersink.web.errors import Problem
 from countersink.web.http import Route, RouteTable
-from countersink.web.http.answers import add_headers, compress, decode_target, read_headers
+from countersink.web.http.answers import (
+    EncodedResponse,
+    add_headers,
+    compress,
+    decode_target,
+    read_headers,
+)
 from countersink.web.http.openapi import openapi_route
 from countersink.web.http.parameters import read_parameters
 from countersink.web.options import WebOptions
@@ -128,10 +134,10 @@ class Application:
             await compress(scope, response, self.services)
         except Exception as error:
             response = error_response(error)
-        add_headers(response)
         self.services.answers[response.status_code] += 1
         try:
-            await response(scope, receive, send)
+            if not (isinstance(response, EncodedResponse) and scope["countersink.write"](response)):
+                await add_headers(response)(scope, receive, send)
         except Exception as error:
             error_response(error)  # for its log line; the server ends the connection
 

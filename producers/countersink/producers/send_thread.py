@@ -160,8 +160,8 @@ class SendThread(WorkThread):
         self._reported_members += number
 
     def _report(self) -> None:
-        """Log dropped increments and sightings without members. This is done in the send thread,
-        not in the fold thread, because a log handler that blocks must not stop the folding of
+        """Log dropped increments, and sightings that are counted without their members because no
+        salt came. This is done in the send thread, not in the fold thread, because a log handler that blocks must not stop the folding of
         events.
         """
         if self.stopping:

@@ -111,7 +111,7 @@ async def beacon(request: Request, services: Services, who: Identity) -> Respons
 
 
 def _counter_and_key(request: Request) -> tuple[str, str]:
-    """Return the counter and the key in the path of a request.
+    """Return the counter in the path of a request, and the key under which it counts.
 
     Raises:
         Problem: 422 the counter's name or the key is not valid.

@@ -7,7 +7,7 @@ The body is strict JSON. Each error in it is answered with the position of its i
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, Final, Literal
 
 import anyio
@@ -24,6 +24,7 @@ from countersink.runtime.texts import plural
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route, bodies
+from countersink.web.http.answers import EncodedResponse
 from countersink.web.http.bodies import read_json
 from countersink.web.http.openapi import Closed, doc, response, schema_of
 from countersink.web.http.parameters import COUNTER_NAME, choice
@@ -132,15 +133,17 @@ def accept(
     used |= names
 
 
+@lru_cache
 def answer(accepted: int, state: State | None) -> Response:
     """Return the answer to a request whose increments were accepted: 200 if ``state`` is ``stored``
-    or ``applied``, else 202. Without ``wait`` the state is None, and the answer has none."""
+    or ``applied``, else 202. Without ``wait`` the state is None, and the answer has none. Equal
+    requests get the same object."""
     if state is None:
         body, status = b'{"accepted":%d}' % accepted, 202
     else:
         body = b'{"accepted":%d,"state":"%b"}' % (accepted, state.encode())
         status = 200 if state in ("stored", "applied") else 202
-    return Response(body, status, media_type="application/json")
+    return EncodedResponse(body, status)
 
 
 def _headers(request: Request) -> tuple[str, str | None]:

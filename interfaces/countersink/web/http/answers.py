@@ -20,6 +20,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -136,6 +137,30 @@ def add_headers(response: Response) -> Response:
         headers = DATA
     raw += [each for each in headers if each[0] not in present]
     return response
+
+
+def encode_head(response: Response) -> bytes:
+    """Return the status line and the headers of an answer, with those of :func:`add_headers`, and
+    without the empty line after them."""
+    status = HTTPStatus(response.status_code)
+    lines = [b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode())]
+    lines += [b"%b: %b\r\n" % each for each in add_headers(response).raw_headers]
+    return b"".join(lines)
+
+
+class EncodedResponse(Response):
+    """A JSON answer to a POST that is encoded once, and sent many times.
+
+    Args:
+        body, status: its body and its HTTP status.
+
+    Attributes:
+        head: its head, from :func:`encode_head`.
+    """
+
+    def __init__(self, body: bytes, status: int) -> None:
+        super().__init__(body, status, media_type="application/json")
+        self.head = encode_head(self)
 
 
 def policy(scripts: Sequence[str], frame_ancestors: Sequence[str] = ()) -> str:

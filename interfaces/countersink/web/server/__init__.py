@@ -32,9 +32,6 @@ from countersink.web.server.protocol import BoundedProtocol, ConnectionLimits
 LOG: Final = Log(logging.getLogger("countersink.web"))
 DONE: Final = 0
 FAILED: Final = 1
-KEEP_ALIVE_S: Final = 65
-"""Seconds that a connection may be idle. Proxies in front of the server close idle connections
-earlier."""
 STOP_WITHIN_S: Final = 15
 """Seconds after SIGTERM within which running requests must end."""
 BACKLOG: Final = 1024
@@ -42,7 +39,7 @@ BACKLOG: Final = 1024
 OTHER_FILES: Final = 256
 """File descriptors that are reserved for Redis, MySQL, logs and the spool."""
 _TICKS: Final = 10
-"""Ticks of uvicorn's clock between two checks for slow connections. A tick is 0.1 s."""
+"""Ticks of uvicorn's clock between two checks for slow and idle connections. A tick is 0.1 s."""
 _TRIM_TICKS: Final = 100
 """Ticks between two calls of :data:`_trim`."""
 _trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -201,8 +198,9 @@ class WebServer(uvicorn.Server):
             self.on_started()
 
     async def on_tick(self, counter: int) -> bool:
-        """Close slow connections every :data:`_TICKS` ticks, and return freed memory to the kernel
-        every :data:`_TRIM_TICKS` ticks. Return whether the server has to stop, as uvicorn says."""
+        """Close slow and idle connections every :data:`_TICKS` ticks, and return freed memory to
+        the kernel every :data:`_TRIM_TICKS` ticks. Return whether the server has to stop, as
+        uvicorn says."""
         if counter % _TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -240,7 +238,6 @@ def make_server(application: Application, options: WebOptions) -> WebServer:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_WITHIN_S,
         backlog=BACKLOG,
     )

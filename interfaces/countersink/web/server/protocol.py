@@ -5,7 +5,6 @@ connections and their memory (503). See ``request_parser.py`` for how requests a
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any, Final, NoReturn
 
 import httptools
@@ -14,12 +13,15 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from countersink.web.errors import Problem
-from countersink.web.http.answers import MAX_HEADERS, add_headers
+from countersink.web.http.answers import MAX_HEADERS, EncodedResponse, encode_head
 from countersink.web.options import WebOptions
 from countersink.web.server.request_parser import FramedProtocol, malformed_request
 
 MAX_HEAD_BYTES: Final = 65_536
 """Maximum bytes of the request line and all headers."""
+KEEP_ALIVE_S: Final = 65
+"""Seconds that a connection may be idle. Proxies in front of the server close idle connections
+earlier."""
 FREE_BYTES: Final = 64 << 10
 """Bytes of each body that do not count for :data:`MAX_HELD`. So small bodies are limited by the
 number of connections only, and large bodies of other clients do not keep them out."""
@@ -131,7 +133,6 @@ class BoundedProtocol(FramedProtocol):
             self.flow.pause_reading()
             self.loop.call_later(DROP_S, self._read_on)
             return
-        self._unset_keepalive_if_required()
         if self._since is None:
             self._since = self.loop.time()
         self._received += len(data)
@@ -218,21 +219,49 @@ class BoundedProtocol(FramedProtocol):
             self._waiting.popleft()
         self._answers.begin()
         cycle.transport = self._answers  # type: ignore[assignment]
+        cycle.scope["countersink.write"] = self._write_encoded  # type: ignore[typeddict-unknown-key]
         super()._start_asgi_task(cycle, app)
 
+    def _write_encoded(self, response: EncodedResponse) -> bool:
+        """Send an encoded answer to the running request, and return True. Return False if uvicorn
+        has to send it: the connection ends after it, or the client takes no bytes at the moment."""
+        cycle = self._working
+        if (
+            cycle is None
+            or not cycle.keep_alive
+            or cycle.waiting_for_100_continue
+            or cycle.disconnected
+            or self.flow.write_paused
+        ):
+            return False
+        cycle.response_started = cycle.response_complete = True
+        dates = [b"%b: %b\r\n" % each for each in self.server_state.default_headers]
+        self.transport.write(b"".join([response.head, *dates, b"\r\n", response.body]))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
     def on_response_complete(self) -> None:
-        """Record the time at which an answer ended. If the answer has no body, its head is still
-        kept: send the head now."""
+        """Record the time at which an answer ended, and begin with the next pipelined request. If
+        the answer has no body, its head is still kept: send the head now.
+
+        uvicorn's method would also set a timer for each answer, to close an idle connection. See
+        :meth:`end_if_late` for that."""
         self._idle_since = self.loop.time()
         self._answers.flush()
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
         if self._held:
             self._count()
 
     def end_if_late(self, now: float) -> None:
         """End the connection if its request has not arrived completely within ``limits.seconds``
         (408), or if its client has not taken a byte of an answer for as many seconds. While earlier
-        requests on the connection are answered, the first limit does not apply.
+        requests on the connection are answered, the first limit does not apply. Close the
+        connection if it has been idle for :data:`KEEP_ALIVE_S`.
 
         Args:
             now: the event loop's time in seconds.
@@ -244,7 +273,11 @@ class BoundedProtocol(FramedProtocol):
             # close() would wait until the client takes the answer.
             self.transport.abort()
             return
-        if self._since is None or now - self._since < self._limits.seconds:
+        if self._since is None:
+            if self.cycle.response_complete and now - self._idle_since >= KEEP_ALIVE_S:
+                self.transport.close()
+            return
+        if now - self._since < self._limits.seconds:
             return
         if self.pipeline:
             return  # reading is paused until the earlier requests are answered
@@ -464,8 +497,5 @@ def _large() -> Problem:
 
 
 def _encode(problem: Problem) -> bytes:
-    response = add_headers(problem.response())
-    status = HTTPStatus(problem.status)
-    lines = [b"HTTP/1.1 %d %b" % (status, status.phrase.encode())]
-    lines += [name + b": " + value for name, value in response.raw_headers]
-    return b"\r\n".join([*lines, b"connection: close", b"", bytes(response.body)])
+    response = problem.response()
+    return encode_head(response) + b"connection: close\r\n\r\n" + response.body

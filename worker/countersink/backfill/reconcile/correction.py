@@ -382,8 +382,8 @@ def _differences(
     *,
     delete_missing: bool,
 ) -> Iterator[KeyDifference]:
-    """Iterate over the differences of a day. A key that ``truth`` has in one bucket should be 0 in
-    all other buckets of the day.
+    """Iterate over the differences of a day. Where ``truth`` has a key in any bucket, the
+    key's total should be 0 in the buckets for which ``truth`` has none.
 
     Args:
         had: label, key and total of each cell in the tables.

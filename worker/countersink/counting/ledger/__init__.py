@@ -147,7 +147,8 @@ class BucketSums:
         self._sums: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, counter: str, label: int, amount: int, key_sum: int) -> None:
-        """Add the sums of some rows of a bucket. Arguments are as for :meth:`Posting.of`."""
+        """Add the sums of some rows of a bucket: of their amounts, and (``key_sum``) of each amount
+        times :func:`key_weight` of its key."""
         sums = self._sums[counter, label]
         sums[0] += amount
         sums[1] += key_sum
