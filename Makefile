@@ -81,9 +81,12 @@ mutations: install ## makes mistakes in the core, one by one, and names those th
 	@scripts/servers.sh --tests
 	@$(BIN)/python -m tests.mutations $(ARGS)
 
-bench: install ## the benchmarks; writes benchmarks/results.json
+bench: install .venv/.complete-peers ## the benchmarks, in some 40 minutes; writes benchmarks/results.json and the figures of the documents
 	@scripts/servers.sh --bench
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks $(ARGS) && $(BIN)/python -m benchmarks.figures
+
+.venv/.complete-peers: .venv/.complete
+	@scripts/venv.sh peers
 
 soak: install ## the long tests, every benchmark once, then faults at random for SECONDS=300 on SERVER=mariadb|mysql; SEED=N replays a run; ACT=NAME plays one
 ifneq ($(filter $(ACT),$(CLUSTER_ACTS)),)

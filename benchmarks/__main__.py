@@ -7,9 +7,11 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rich.console import Console
 
@@ -33,20 +35,23 @@ from benchmarks.compaction_load import Beside
 from benchmarks.compaction_ways import Way
 from benchmarks.http_reads import NAMES as HTTP_QUESTIONS
 from benchmarks.http_reads import HttpReads
-from benchmarks.measuring import Benchmark, Measurement, Result, Wrong, take_turns
+from benchmarks.kills import Kills
+from benchmarks.measuring import Benchmark, Measurement, Wrong, take_turns
+from benchmarks.peers import jobs
+from benchmarks.peers.by_hand import ByHand
 from benchmarks.peers.celery_batches import CeleryBatches
-from benchmarks.peers.hincrby import Hincrby
 from benchmarks.peers.per_event import PerEvent
-from benchmarks.peers.rq_jobs import RqJobs
 from benchmarks.pipeline import EndToEnd
 from benchmarks.raw_upserts import RawUpserts
 from benchmarks.row_counts import RowCounts
 from benchmarks.rows import (
     BESIDE,
+    BY_HAND,
     CLUSTERS,
     CONSTANTS,
     GROUPS,
     HTTP_READS,
+    KILLS,
     NAMES,
     PLACES,
     QUIET,
@@ -64,12 +69,26 @@ from countersink.cli.errors import ServerError
 from tests.support.servers import Kind
 
 OUTPUT: Final = Path(__file__).with_name("results.json")
-ROUNDS, SECONDS = 5, 5.0
+ROUNDS, SECONDS = 3, 3.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 0.2
 QUIET_WAYS: Final[tuple[Way, ...]] = ("nonstop", "peer_rc", "peer_rr")
-ALL: Final = (*NAMES, *READS, *ROW_COUNTS, *HTTP_READS, *UNIQUE_YEAR, *CLUSTERS, *CONSTANTS)
+ALL: Final = (
+    *(*NAMES, *READS, *ROW_COUNTS, *HTTP_READS, *UNIQUE_YEAR),
+    *(KILLS, *CLUSTERS, *CONSTANTS),
+)
 """What --only may name."""
 BESIDE_WAYS: Final[tuple[Way, ...]] = ("scheduled", "nonstop", "peer_rc", "peer_rr")
+
+
+class Special(Protocol):
+    """A section of results.json that is measured as a whole."""
+
+    @property
+    def name(self) -> str:
+        """What --only calls it."""
+
+    def measure(self, seconds: float) -> list[dict[str, Any]]:
+        """Its rows. Raises Wrong."""
 
 
 def make(site: Site) -> dict[str, Benchmark]:
@@ -81,9 +100,9 @@ def make(site: Site) -> dict[str, Benchmark]:
         RawUpserts(site),
         PerEvent(site, "peer_update", slotted=False),
         PerEvent(site, "peer_slotted_upsert", slotted=True),
-        RqJobs(site),
+        *(ByHand(site, name.removeprefix("peer_")) for name in BY_HAND),
+        *(jobs.Jobs(site, name) for name in jobs.MODULES),
         CeleryBatches(site),
-        Hincrby(site),
         *sightings.rows(site),
         *(
             Compaction(site, on(site.kind, row), way)
@@ -103,6 +122,17 @@ def make(site: Site) -> dict[str, Benchmark]:
     return {benchmark.name: benchmark for benchmark in benchmarks}
 
 
+SPECIAL: Final[dict[str, tuple[Callable[[Site], Special], Sequence[str]]]] = {
+    "reads": (Reads, tuple(QUERIES)),
+    "row_counts": (RowCounts, ("row_counts",)),
+    "http_reads": (HttpReads, HTTP_QUESTIONS),
+    "unique_year": (UniqueYear, ("unique_year",)),
+    KILLS: (Kills, ()),
+}
+"""What is no rate, by its section: what measures it, and its rows, each of which both servers
+have."""
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -111,6 +141,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help=f"one run of {QUICK_SECONDS} s per row: shows that all rows run, measures nothing",
     )
+    parser.add_argument("--rounds", type=int, help="how often each row is measured")
+    parser.add_argument("--seconds", type=float, help="for how long at least")
     parser.add_argument(
         "--only",
         nargs="+",
@@ -139,81 +171,80 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help=f"put what is measured into {OUTPUT.name}, and leave its other rows as they are",
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--afresh",
+        action="store_true",
+        help="do not go on with what a run of the same arguments has left behind",
+    )
+    options = parser.parse_args(arguments)
+    quick = options.quick
+    options.rounds = options.rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    options.seconds = options.seconds or (QUICK_SECONDS if quick else SECONDS)
+    if options.output is None and options.merge:
+        options.output = OUTPUT
+    if options.output is None and not (quick or options.only or options.without):
+        options.output = OUTPUT
+    return options
 
 
 class Run:
     """One run of the chosen rows, server after server.
 
     Attributes:
-        environment: of the run.
-        measured: the rows.
-        reads: the queries before and after compaction.
-        row_counts: counting a big table's rows.
-        http_reads: reads by HTTP of a big table.
-        unique_year: different members of a year.
-        clusters: backlogs applied on single servers and on clusters.
-        constants: what entries, rows and cells cost.
-        missing: rows that were to be measured and could not be, with the reason.
+        document: what results.json is to hold.
     """
 
     def __init__(self, options: argparse.Namespace, log: Console) -> None:
-        self.environment: dict[str, Any] = {}
-        self.measured: list[Result] = []
-        self.reads: list[dict[str, Any]] = []
-        self.row_counts: list[dict[str, Any]] = []
-        self.http_reads: list[dict[str, Any]] = []
-        self.unique_year: list[dict[str, Any]] = []
-        self.clusters: list[dict[str, Any]] = []
-        self.constants: list[dict[str, Any]] = []
-        self.missing: dict[str, str] = {}
+        self._kept = results.Unfinished(options)
+        self.document = self._kept.document
         self._options = options
-        wanted = set(options.only or ALL)
-        self._wanted = wanted.difference(CLUSTERS, CONSTANTS)
-        self._places = [place for place in PLACES if f"clusters_{place}" in wanted]
-        self._kinds = [kind for kind in SERVERS if on(kind, "constants") in wanted]
+        self._wanted = set(options.only or ALL).difference(self._kept.done)
         self._log = log
-        quick = options.quick
-        self._rounds, self._seconds = (QUICK_ROUNDS, QUICK_SECONDS) if quick else (ROUNDS, SECONDS)
+        if self._kept.done:
+            log.print(f"going on: {len(self._kept.done)} are measured already")
 
     def run(self) -> None:
         """Measure. Raises ServerError, Wrong."""
         chosen: Kind = self._options.server
         for kind in sorted(SERVERS, key=lambda kind: kind != chosen):
-            names = {name for name in self._wanted if (server_of(name) or chosen) == kind}
-            why = None
-            if kind == self._options.without:
-                why = f"left out by --without {kind}"
-            elif kind != chosen and names:
+            names = {
+                name
+                for name in self._wanted.difference(CLUSTERS, CONSTANTS)
+                if (server_of(name) or chosen) == kind
+            }
+            why = self._why_not(kind)
+            if why is None and kind != chosen and names:
                 why = why_unavailable(kind)
-            if why is not None:
-                self._leave_out(kind, {name for name in names if server_of(name) == kind}, why)
-                names = {name for name in names if server_of(name) != kind}
-            why = http.why_unavailable()
-            if why is not None and names.intersection(http.NAMES):
-                self._leave_out(kind, names.intersection(http.NAMES), why)
-                names = names.difference(http.NAMES)
-            if names or kind == chosen:
+            missing = {name: why for name in names if server_of(name) == kind}
+            missing |= dict.fromkeys(http.NAMES, http.why_unavailable())
+            missing |= {name: jobs.why_missing(name) for name in jobs.MODULES}
+            reasons = {name: reason for name in names if (reason := missing.get(name))}
+            for reason in sorted(set(reasons.values())):
+                self._log.print(f"left out: {reason}", style="yellow", markup=False)
+            for name, reason in sorted(reasons.items()):
+                self._leave_out(kind, name, reason)
+            names = names.difference(reasons)
+            if names or (kind == chosen and "date" not in self.document["environment"]):
                 self._on(kind, names)
-        for place in self._places:
-            self._in(place)
-        for kind in self._kinds:
-            why = self._why_not(kind) or why_unavailable(kind)
-            if why is None:
-                self.constants.append(constants.measure(kind, self._seconds))
-            else:
-                self.constants.append({"name": on(kind, "constants"), "missing": why})
+        for place in PLACES:
+            if f"clusters_{place}" in self._wanted:
+                self._step("clusters", f"clusters_{place}", work=partial(self._in, place))
+        for kind in SERVERS:
+            if on(kind, "constants") in self._wanted:
+                self._step("constants", on(kind, "constants"), work=partial(self._costs, kind))
 
-    def _in(self, place: str) -> None:
+    def _in(self, place: str) -> list[dict[str, Any]]:
         why = self._why_not(place) or clusters.why_missing(place)
         if why is not None:
             self._log.print(f"{place}: {why}", style="yellow", markup=False)
-            self.clusters += clusters.missing(place, why)
-            return
-        rows = clusters.measure(place, self._seconds)
-        self.clusters += rows
-        for row in rows:
-            self._log.print(f"{row['name']}: {row['rows_per_second']:,} rows/s")
+            return clusters.missing(place, why)
+        return clusters.measure(place, self._options.seconds)
+
+    def _costs(self, kind: Kind) -> list[dict[str, Any]]:
+        why = self._why_not(kind) or why_unavailable(kind)
+        if why is not None:
+            return [{"name": on(kind, "constants"), "missing": why}]
+        return [constants.measure(kind, self._options.seconds)]
 
     def _why_not(self, place: str) -> str | None:
         """Of a place or a kind of server: whether the command line leaves it out."""
@@ -225,46 +256,53 @@ class Run:
             tempfile.TemporaryDirectory(prefix="countersink-benchmarks-") as directory,
             open_site(Path(directory), kind) as site,
         ):
-            if self.environment:
-                self.environment[kind] = site.mysql_version()
+            known = self.document["environment"]
+            if "date" in known:
+                known[kind] = site.mysql_version()
             else:
-                self.environment = environment.describe(
-                    site, server=kind, rounds=self._rounds, seconds=self._seconds
+                known |= environment.describe(
+                    site,
+                    server=kind,
+                    rounds=self._options.rounds,
+                    seconds=self._options.seconds,
                 )
             benchmarks = make(site)
             for group in GROUPS:
-                self.measured += take_turns(
-                    [benchmarks[name] for name in group if name in names],
-                    rounds=self._rounds,
-                    seconds=self._seconds,
-                    progress=self._progress,
-                )
-            if on(kind, "reads") in names:
-                self.reads += Reads(site).measure(self._seconds)
-            if on(kind, "row_counts") in names:
-                self.row_counts.append(RowCounts(site).measure(self._seconds))
-            if on(kind, "http_reads") in names:
-                self.http_reads += HttpReads(site).measure(self._seconds)
-            if on(kind, "unique_year") in names:
-                self.unique_year.append(UniqueYear(site).measure(self._seconds))
+                chosen = [name for name in group if name in names]
+                if chosen:
+                    rows = [benchmarks[name] for name in chosen]
+                    self._step("rows", *chosen, work=partial(self._turns, rows))
+            for section, (made, _) in SPECIAL.items():
+                special = made(site)
+                if special.name in names:
+                    work = partial(special.measure, self._options.seconds)
+                    self._step(section, special.name, work=work)
 
-    def _leave_out(self, kind: Kind, names: set[str], why: str) -> None:
-        self._log.print(f"{kind}: {why}", style="yellow", markup=False)
-        self.missing |= dict.fromkeys(names, why)
-        if on(kind, "reads") in names:
-            self.reads += [{"name": on(kind, query), "missing": why} for query in QUERIES]
-        if on(kind, "row_counts") in names:
-            self.row_counts.append({"name": on(kind, "row_counts"), "missing": why})
-        if on(kind, "http_reads") in names:
-            self.http_reads += [
-                {"name": on(kind, question), "missing": why} for question in HTTP_QUESTIONS
-            ]
-        if on(kind, "unique_year") in names:
-            self.unique_year.append({"name": on(kind, "unique_year"), "missing": why})
+    def _turns(self, group: Sequence[Benchmark]) -> list[dict[str, Any]]:
+        rounds, seconds = self._options.rounds, self._options.seconds
+        taken = take_turns(group, rounds=rounds, seconds=seconds, progress=self._progress)
+        return results.as_rows(taken)
+
+    def _step(self, section: str, *names: str, work: Callable[[], list[dict[str, Any]]]) -> None:
+        """Measure what goes together, and keep it."""
+        begun = time.monotonic()
+        rows = work()
+        took = time.monotonic() - begun
+        self._log.print(f"{', '.join(names)}: {took:.0f} s in all", style="dim")
+        self._kept.add(section, rows, names, took)
+
+    def _leave_out(self, kind: Kind, name: str, why: str) -> None:
+        section = name.removesuffix(f"_{kind}")
+        rows = [on(kind, row) for row in SPECIAL[section][1]] if section in SPECIAL else [name]
+        self._kept.add(
+            section if section in SPECIAL else "rows",
+            [{"name": row, "missing": why} for row in rows],
+            (name,),
+        )
 
     def _progress(self, name: str, number: int, measurement: Measurement) -> None:
         self._log.print(
-            f"{number}/{self._rounds} {name}: {measurement.per_second:,.0f}/s"
+            f"{number}/{self._options.rounds} {name}: {measurement.per_second:,.0f}/s"
             f" ({measurement.seconds:.1f} s)"
         )
 
@@ -273,10 +311,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 0 measured (whatever the figures are), 1 failed."""
     options = parse(arguments)
     output: Path | None = options.output
-    if output is None and options.merge:
-        output = OUTPUT
-    if output is None and not (options.quick or options.only or options.without):
-        output = OUTPUT
     log = Console(stderr=True, highlight=False)
     run = Run(options, log)
     try:
@@ -284,20 +318,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ServerError, Wrong) as error:
         log.print(f"error: {error}", style="red", markup=False)
         return 1
-    rows = results.as_rows(run.measured, run.missing)
-    whole = results.document(
-        run.environment,
-        rows,
-        run.reads,
-        run.row_counts,
-        run.http_reads,
-        run.unique_year,
-        run.clusters,
-        run.constants,
-    )
+    whole = results.ordered(run.document)
     if output is not None:
         kept = results.merged(json.loads(output.read_text()), whole) if options.merge else whole
         results.write(output, kept)
+        results.Unfinished.forget(options)
         log.print(f"written to {output}")
     tables.show(Console(width=160 if not sys.stdout.isatty() else None, highlight=False), whole)
     return 0

@@ -1,4 +1,4 @@
-"""What a backlog costs to apply: with 1, 2 and 4 workers, on single servers and on clusters.
+"""What a backlog costs to apply: with 1 and 2 workers, on single servers and on clusters.
 
 A measurement fills the queue, lets workers drain it, and reads from the kernel what CPU time they
 and the servers have taken. What the same workers take for an empty queue, which is
@@ -31,7 +31,7 @@ from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_USED_KEY, stream_key
 from tests.support.servers import Kind, MySQLServer, RedisServer
 
-WORKERS: Final = (1, 2, 4)
+WORKERS: Final = (1, 2)
 ROWS_PER_ENTRY: Final = 100
 PARTITIONS_PER_MASTER: Final = 4
 GUESS_ENTRIES_PER_SECOND: Final = 2_000.0

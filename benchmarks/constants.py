@@ -53,8 +53,8 @@ class Backlog:
 
 FLUSHES: Final = 400
 """How many entries a producer sends, one after the other."""
-ENTRIES: Final = Backlog(60_000, 1)
-ROWS: Final = Backlog(5_000, FEW_KEYS)
+ENTRIES: Final = Backlog(30_000, 1)
+ROWS: Final = Backlog(2_500, FEW_KEYS)
 CELLS: Final = Backlog(400, 1_000, distinct=True)
 
 

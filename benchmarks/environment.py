@@ -21,6 +21,11 @@ LIBRARIES: Final = (
     "rq",
     "celery",
     "celery-batches",
+    "dramatiq",
+    "taskiq-redis",
+    "arq",
+    "bytewax",
+    "statsd",
 )
 
 

@@ -30,10 +30,10 @@ from countersink.database.migrate import migrate
 from countersink.database.sessions import open_tables
 from countersink.store import Store, api_keys
 
-BIG: Final = Filling("/articles/", 10_000, date(2025, 9, 1), 100, 10)
-"""10,000,000 slot rows, 1,000,000 after compaction."""
+BIG: Final = Filling("/articles/", 10_000, date(2025, 9, 1), 20, 10)
+"""2,000,000 slot rows, 200,000 after compaction."""
 QUARTER: Final = timedelta(minutes=15)
-WINDOW_KEYS: Final = 100_000
+WINDOW_KEYS: Final = 5_000
 AHEAD: Final = 8
 """Quarters of an hour that have rows before they begin: the window moves while it is asked for."""
 QUICK_PART: Final = 200
@@ -41,8 +41,8 @@ QUICK_PART: Final = 200
 DAYS: Final = 7
 LEAST: Final = 5
 """Repetitions of a question, however long it takes."""
-LIFETIME_SECONDS: Final = 1_200
-"""Of a server: to ask for a big window takes a minute and a half each time."""
+LIFETIME_SECONDS: Final = 600
+"""Of a server: to ask for a big window takes a while each time."""
 BOUND: Final = 1.5
 """How many times the median of the bare query a request may take."""
 

@@ -74,6 +74,11 @@ class Child:
         message: Message = json.loads(line)
         return message
 
+    def kill(self) -> None:
+        """SIGKILL; returns once it is gone."""
+        self._process.kill()
+        self._process.wait()
+
     def __enter__(self) -> Self:
         return self
 

@@ -11,6 +11,14 @@ SERVERS: Final[tuple[Kind, ...]] = ("mariadb", "mysql")
 """Compaction and sequences are measured on both in one run, whatever --server says of the other
 rows."""
 
+BY_HAND: Final = (
+    "peer_folded_dict",
+    "peer_folded_stream",
+    "peer_statsd_udp",
+    "peer_hincrby",
+    "peer_stream_entries",
+)
+"""What people write to count many events."""
 GENERAL: Final = (
     "bare",
     "increment",
@@ -20,11 +28,16 @@ GENERAL: Final = (
     "end_to_end_zipf",
     "end_to_end_distinct",
     "raw_upserts",
+    *BY_HAND,
+    "peer_dramatiq_batches",
     "peer_update",
     "peer_slotted_upsert",
-    "peer_rq",
     "peer_celery_batches",
-    "peer_hincrby",
+    "peer_dramatiq",
+    "peer_taskiq",
+    "peer_arq",
+    "peer_rq",
+    "peer_bytewax",
     "seen_repeated",
     "peer_pfadd_repeated",
     "seen_new",
@@ -99,15 +112,18 @@ PLACES: Final = {
 }
 """Servers that workers apply a backlog on, and one line on each."""
 CLUSTERS: Final = tuple(f"clusters_{place}" for place in PLACES)
-"""Backlogs applied by 1, 2 and 4 workers, on each of the places."""
+"""Backlogs applied by 1 and 2 workers, on each of the places."""
+KILLS: Final = "kills"
+"""What twenty SIGKILLs lose and double, on the server of --server."""
 CONSTANTS: Final = tuple(on(server, "constants") for server in SERVERS)
 """What entries, rows and cells cost, for docs/scale.md."""
 
 GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     ("bare", "increment", "increment_dimensions", "increment_with_folding", "increment_many"),
-    ("end_to_end_zipf", "peer_hincrby"),
+    ("end_to_end_zipf", *BY_HAND, "peer_dramatiq_batches"),
     ("end_to_end_distinct", "raw_upserts"),
-    ("peer_update", "peer_slotted_upsert", "peer_rq", "peer_celery_batches"),
+    ("peer_update", "peer_slotted_upsert"),
+    ("peer_celery_batches", "peer_dramatiq", "peer_taskiq", "peer_arq", "peer_rq", "peer_bytewax"),
     ("seen_repeated", "peer_pfadd_repeated"),
     ("seen_new", "peer_pfadd_new"),
     ("backfill", "backfill_two_jobs", "peer_awk", "peer_upsert_per_line"),
@@ -159,7 +175,16 @@ WHAT: Final = {
     "peer_slotted_upsert": "slotted upsert per event, 16 connections",
     "peer_rq": "one RQ job per event",
     "peer_celery_batches": "celery-batches, 1,000 or 1 s",
+    "peer_dramatiq": "one dramatiq message per event",
+    "peer_dramatiq_batches": "dramatiq messages of 1,000 events each; events",
+    "peer_taskiq": "one taskiq task per event",
+    "peer_arq": "one arq job per event",
+    "peer_bytewax": "an entry of a stream per event, counted by Bytewax, upserted each second",
     "peer_hincrby": "HINCRBY pipelined by 500, RENAME and flush",
+    "peer_folded_dict": "a dictionary under a lock, upserted each second by a thread",
+    "peer_folded_stream": "the same, sent to a stream; a consumer group by hand",
+    "peer_stream_entries": "an entry of the stream per event, pipelined by 500",
+    "peer_statsd_udp": "the package statsd's pipelines, and a plain aggregator",
     "seen_repeated": "Producer.seen() of 1,000 members, until all is in Redis",
     "peer_pfadd_repeated": "the same by PFADD, pipelined by 1,000",
     "seen_new": "Producer.seen() of another member each time, until all is in Redis",
@@ -246,12 +271,15 @@ TARGETS: Final = (
     Target("increment_dimensions", ("increment",), 2, cost=True),
     Target("increment_with_folding", ("bare",), 1.7, cost=True),
     Target("end_to_end_zipf", ("peer_hincrby",), 10),
-    Target("end_to_end_distinct", ("raw_upserts",), 0.85),
+    Target("end_to_end_zipf", ("peer_folded_dict",), 1.4),
+    Target("end_to_end_zipf", ("peer_folded_stream",), 1.3),
+    Target("end_to_end_distinct", ("raw_upserts",), 1.2),
     Target("seen_repeated", ("peer_pfadd_repeated",), 5),
-    Target("seen_new", ("peer_pfadd_new",), 5),
-    Target("backfill_two_jobs", ("peer_awk",), 0.5),
+    Target("seen_new", ("peer_pfadd_new",), 4.5),
+    Target("backfill", ("peer_awk",), 0.55),
+    Target("backfill_two_jobs", ("peer_awk",), 1),
     Target("statsd", ("udp_bare",), 0.5),
-    Target("http_batch_1", ("http_bare",), 0.6),
+    Target("http_batch_1", ("http_bare",), 0.75),
     *(
         Target(on(server, "compact"), tuple(on(server, row) for row in QUIET[1:]), 1.3)
         for server in SERVERS
@@ -261,7 +289,7 @@ TARGETS: Final = (
         for server in SERVERS
         for row, to, bound in (
             ("sequence_one", "peer_for_update_one", 1.1),
-            ("sequence_eight", "peer_for_update_eight", 1.3),
+            ("sequence_eight", "peer_for_update_eight", 3),
             ("sequence_blocks", "sequence_one", 20),
         )
     ),

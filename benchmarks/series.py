@@ -22,8 +22,8 @@ from benchmarks.workload import COUNTER
 from countersink.database.migrate import migrate
 from countersink.store import Store
 
-YEAR: Final = Filling("/articles/", 1_000, date(2025, 1, 1), 365, 4)
-BUSY_DAY: Final = Filling("/visitors/", 100_000, date(2026, 1, 5), 1, 16)
+YEAR: Final = Filling("/articles/", 200, date(2025, 1, 1), 365, 4)
+BUSY_DAY: Final = Filling("/visitors/", 100_000, date(2026, 1, 5), 1, 8)
 """In the same table, of the same counter."""
 QUICK_PART: Final = 100
 """A run of less than a second per measurement has this part of the keys."""

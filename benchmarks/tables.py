@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.http_reads import WHAT as HTTP_READS
+from benchmarks.kills import WAYS as KILLED
+from benchmarks.results import SECTIONS
 from benchmarks.row_counts import QUESTIONS
 from benchmarks.rows import (
     BACKFILL_MEGABYTES,
@@ -67,6 +69,8 @@ def show(console: Console, whole: dict[str, Any]) -> None:
     for row in whole["constants"]:
         if "missing" not in row:
             console.print(_constants(row))
+    if whole["kills"]:
+        console.print(_kills(whole["kills"]))
     for what, extra, limit in MEMORY:
         peaks = [row[extra] for row in measured if extra in row]
         if peaks:
@@ -75,8 +79,7 @@ def show(console: Console, whole: dict[str, Any]) -> None:
                 f" (below {limit} MB) {_mark(max(peaks) < limit)}"
             )
     reasons: dict[str, list[str]] = {}
-    sections = ("rows", "reads", "row_counts", "http_reads", "unique_year", "clusters", "constants")
-    for row in (row for section in sections for row in whole[section]):
+    for row in (row for section in SECTIONS for row in whole[section]):
         if "missing" in row:
             reasons.setdefault(row["missing"], []).append(row["name"])
     for reason, names in reasons.items():
@@ -90,7 +93,7 @@ def _rates(rows: list[dict[str, Any]]) -> Table:
             row["name"],
             f"{row['per_second']:,}",
             f"{row['low']:,} to {row['high']:,}",
-            f"{row['ratio']:.2f}×" if "ratio" in row else "",
+            _ratio(row),
             _target(row),
             escape(WHAT[row["name"]]),
         )
@@ -148,6 +151,14 @@ def _constants(row: dict[str, Any]) -> Table:
     for unit in ("per_entry", "per_row", "per_cell"):
         figures = (row[unit].get(name) for name in names)
         table.add_row(unit, *("" if each is None else f"{each:,.1f}" for each in figures))
+    return table
+
+
+def _kills(rows: list[dict[str, Any]]) -> Table:
+    table = _table("killed", "times", "events", "lost", "doubled", "what")
+    for row in rows:
+        figures = (f"{row[each]:,}" for each in ("kills", "sent", "lost", "doubled"))
+        table.add_row(row["name"], *figures, escape(KILLED[row["name"].removeprefix("kills_")]))
     return table
 
 
@@ -244,8 +255,14 @@ def _share(row: dict[str, Any]) -> str:
     return f"{row[SHARE_KEPT]:.2f} (≥ {_LEAST[row['name']]:g}) {_mark(row['met'])}"
 
 
+def _ratio(row: dict[str, Any]) -> str:
+    promises = [row, *row.get("also", ())] if "target" in row else []
+    return ", ".join(f"{each['ratio']:.2f}×" for each in promises)
+
+
 def _target(row: dict[str, Any]) -> str:
-    return f"{row['target']} {_mark(row['met'])}" if "target" in row else ""
+    promises = [row, *row.get("also", ())] if "target" in row else []
+    return ", ".join(f"{each['target']} {_mark(each['met'])}" for each in promises)
 
 
 def _mark(met: bool) -> str:

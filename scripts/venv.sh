@@ -28,4 +28,6 @@ echo "installing the package into .venv ..."
 pip install -q -c constraints.txt hatchling editables
 # the build backend is the pinned one, too: not one that pip fetches for the build
 pip install -q --no-build-isolation -c constraints.txt -e ".[${1:-server,web,dev}]"
+# arq asks for redis below 6, and works with the newest
+[ "${1:-}" != peers ] || pip install -q --no-deps -c constraints.txt arq
 touch ".venv/.complete${1:+-$1}"

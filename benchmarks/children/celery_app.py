@@ -9,10 +9,8 @@ from typing import Any, Final
 from celery import Celery
 from celery_batches import Batches
 
-from benchmarks.database import Connected, add_amount, upsert
-from benchmarks.peers.tables import DAY
+from benchmarks.peers.tables import Hits
 from benchmarks.processes import answer
-from benchmarks.workload import COUNTER
 
 FLUSH_EVERY: Final = 1_000
 FLUSH_SECONDS: Final = 1
@@ -22,21 +20,14 @@ TASK: Final = "count_event"
 class Flusher:
     """Applies a batch of messages as one transaction, and says so on standard output."""
 
-    def __init__(self) -> None:
-        self.connection: Connected | None = None
+    def __init__(self, hits: Hits | None = None) -> None:
+        self._hits = hits
         self._applied = 0
 
     def __call__(self, requests: list[Any]) -> None:
         """Called by celery-batches with the messages of one flush."""
-        assert self.connection is not None
-        counts = Counter(request.args[0] for request in requests)
-        rows = [(COUNTER, DAY, key, amount) for key, amount in sorted(counts.items())]
-        statement = (
-            "INSERT INTO hits (counter, day, name, cnt) VALUES (%s, %s, %s, %s) "
-            + add_amount(self.connection, "hits", "cnt")
-        )
-        upsert(self.connection, statement, rows)
-        self.connection.commit()
+        assert self._hits is not None
+        self._hits.add(Counter(request.args[0] for request in requests))
         self._applied += len(requests)
         answer({"applied": self._applied, "at": time.monotonic()})
 

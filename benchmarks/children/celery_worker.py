@@ -12,15 +12,13 @@ from typing import Any
 from celery.signals import worker_ready
 
 from benchmarks.children.celery_app import Flusher, make_app
-from benchmarks.database import connect
+from benchmarks.peers.tables import Hits
 from benchmarks.processes import answer, first_message
 
 
 def main() -> None:
     arguments = first_message()
-    flusher = Flusher()
-    flusher.connection = connect(arguments["url"])
-    app, _ = make_app(arguments["redis_url"], flusher)
+    app, _ = make_app(arguments["redis_url"], Flusher(Hits(arguments["url"])))
 
     def ready(**_: Any) -> None:
         answer({"ready": time.monotonic()})

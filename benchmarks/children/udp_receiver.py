@@ -15,15 +15,21 @@ BUFFER_BYTES: Final = 16 << 20
 LARGEST: Final = 65_535
 
 
+def open_receiver(port: int = 0) -> socket.socket:
+    """A socket at a port of this machine, with as much room as it gets."""
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        receiver.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER_BYTES)
+    except OSError:
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    receiver.bind(("127.0.0.1", port))
+    return receiver
+
+
 def main() -> None:
     """Count datagrams until an empty one comes."""
     first_message()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
-        try:
-            receiver.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER_BYTES)
-        except OSError:
-            receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-        receiver.bind(("127.0.0.1", 0))
+    with open_receiver() as receiver:
         answer({"port": receiver.getsockname()[1]})
         receive, count = receiver.recv, 0
         begun = time.process_time()

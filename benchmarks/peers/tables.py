@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.database import connect, one_value, upsert
+from benchmarks.database import add_amount, connect, one_value, upsert
 from benchmarks.measuring import Wrong
 from benchmarks.workload import COUNTER, zipf_counts
 
@@ -48,8 +49,30 @@ def create(url: str, table: str, *, with_rows: bool = False) -> None:
         connection.close()
 
 
+class Hits:
+    """A connection to the plain table, and what adds to its counts."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = connect(url)
+        self._statement = (
+            "INSERT INTO hits (counter, day, name, cnt) VALUES (%s, %s, %s, %s) "
+            + add_amount(self._connection, "hits", "cnt")
+        )
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """One transaction, in the order of the primary key."""
+        rows = [(COUNTER, DAY, name, amount) for name, amount in sorted(counts.items())]
+        upsert(self._connection, self._statement, rows)
+        self._connection.commit()
+
+
+def total(url: str) -> int:
+    """The events in the table."""
+    return one_value(url, "SELECT CAST(SUM(cnt) AS SIGNED) FROM hits")
+
+
 def check(url: str, expected: int) -> None:
     """Raises Wrong unless the table's counts add up to ``expected``."""
-    total = one_value(url, "SELECT SUM(cnt) FROM hits")
-    if total != expected:
-        raise Wrong(f"{total} events in the table, {expected} were counted")
+    there = total(url)
+    if there != expected:
+        raise Wrong(f"{there} events in the table, {expected} were counted")

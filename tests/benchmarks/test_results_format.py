@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import parse
 from benchmarks.http_reads import NAMES as HTTP_QUESTIONS
 from benchmarks.measuring import Measurement, Paced, Wrong, take_turns
 from benchmarks.processes import PROJECT
-from benchmarks.results import as_rows
+from benchmarks.results import Unfinished, as_rows
 from benchmarks.row_counts import QUESTIONS
 from benchmarks.rows import (
     BESIDE,
@@ -50,6 +51,8 @@ SAMPLE = (
     "end_to_end_zipf",
     "raw_upserts",
     "peer_slotted_upsert",
+    "peer_folded_stream",
+    "peer_statsd_udp",
     "peer_hincrby",
     "seen_repeated",
     "peer_pfadd_repeated",
@@ -132,6 +135,7 @@ def test_has_its_rows_in_order(whole: dict[str, Any]) -> None:
         "unique_year",
         "clusters",
         "constants",
+        "kills",
     ]
     assert [row["name"] for row in whole["rows"]] == [name for name in NAMES if name in SAMPLE]
 
@@ -253,6 +257,27 @@ def test_median_and_range_of_runs_taken_in_turns() -> None:
     assert (increment["per_second"], increment["low"], increment["high"]) == (200, 100, 300)
     assert increment["ratio"] == pytest.approx(1.1)
     assert increment["met"]
+
+
+def test_a_row_may_have_several_promises() -> None:
+    names = {"end_to_end_zipf": 140, "peer_folded_dict": 100, "peer_hincrby": 20}
+    group = [Recorded(name, [rate], []) for name, rate in names.items()]
+    ours, *_ = as_rows(take_turns(group, rounds=1, seconds=1.0, progress=lambda *_: None))
+    assert (ours["ratio"], ours["met"]) == (7.0, False)
+    assert ours["also"] == [{"ratio": 1.4, "target": "≥ 1.4× peer_folded_dict", "met": True}]
+
+
+def test_a_run_that_was_broken_off_goes_on_unless_its_arguments_differ(tmp_path: Path) -> None:
+    arguments = ["--only", "bare", "increment", "--output", str(tmp_path / "results.json")]
+    first = Unfinished(parse(arguments))
+    first.add("rows", [{"name": "bare"}], ["bare"], 60.0)
+    again = Unfinished(parse(arguments))
+    assert (again.done, again.document["rows"]) == (["bare"], [{"name": "bare"}])
+    assert again.document["environment"]["minutes"] == 1.0
+    for other in (["--rounds", "9"], ["--afresh"]):
+        assert Unfinished(parse([*arguments, *other])).done == []
+    Unfinished.forget(parse(arguments))
+    assert Unfinished(parse(arguments)).done == []
 
 
 def test_the_faster_of_two_peers_is_compared_with() -> None:

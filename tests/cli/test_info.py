@@ -89,7 +89,9 @@ def test_a_worker_that_was_killed_is_silent(servers: Servers, start: Start) -> N
     document = servers.json("info")
     assert [one["state"] for one in document["workers"]] == ["silent"]
     assert document["rows_per_second"] == 0
-    assert "no report for 20 s" in servers.call("info").out
+    said = re.search(r"no report for (\d+) s\n", servers.call("info").out)
+    assert said
+    assert int(said[1]) >= 20  # the machine may be slow
 
 
 def test_without_redis_what_mysql_has_is_shown(servers: Servers) -> None:

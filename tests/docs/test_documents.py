@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import figures
 from tests.cli import reference
 from tests.cli.command import Servers
 from tests.clients.programs import output, redis_cli
@@ -165,6 +166,20 @@ def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
         ("peer_rq", "one RQ job per event reaches {}"),
     ):
         assert said.format(f"{float(f'{measured[name]:.3g}'):,.0f}") in text
+
+
+def test_the_figures_of_all_documents_are_those_that_were_measured() -> None:
+    for page, text, made in figures.pages():
+        assert text == made, f"{page}: python -m benchmarks.figures"
+
+
+def test_a_page_without_a_sentence_with_figures_is_refused() -> None:
+    rows = {"one": {"per_second": 1_234_567}, "two": {"per_second": 500_000}}
+    made = figures.filled("so 2 of\n3.5 times", "so {one} of {one/two} times", rows)
+    assert made == "so 1,230,000 of\n2.47 times"
+    assert figures.filled("so 2 events", "so {three} events", rows) == "so 2 events"
+    with pytest.raises(ValueError, match="not in the page"):
+        figures.filled("so two events", "so {one} events", rows)
 
 
 def test_the_readme_links_to_the_project_from_anywhere() -> None:

@@ -161,8 +161,8 @@ class SendThread(WorkThread):
 
     def _report(self) -> None:
         """Log dropped increments, and sightings that are counted without their members because no
-        salt came. This is done in the send thread, not in the fold thread, because a log handler that blocks must not stop the folding of
-        events.
+        salt came. This is done in the send thread, not in the fold thread, because a log handler
+        that blocks must not stop the folding of events.
         """
         if self.stopping:
             return  # close() logs the rest

@@ -188,7 +188,7 @@ class _Replica:
             return True
 
     def note_success(self) -> None:
-        """Note that the replica has answered a read. The next failure begins a short pause again."""
+        """Note that the replica has answered a read. The next failure begins a short pause."""
         with self._lock:
             self._rest_s = self._rests_until = 0.0
             self._logged = ""
