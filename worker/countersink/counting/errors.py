@@ -7,17 +7,18 @@
     │                    back, and run the transaction again without these rows
     ├── TrackedCounter   the counter belongs to a tracked table; also a ValueError
     ├── UnknownCounter   no counter, or no tracked table, has this name; also a LookupError
-    ├── RolledUp         the range cuts a month that is a single bucket; also a ValueError
-    ├── UnknownDimension  the counter has not declared the dimension, or has no breakdown by these
-    │                    dimensions; also a ValueError
+    ├── RolledUp         the range cuts a month that is a single bucket, or needs buckets that are
+    │                    rolled up to wider ones; also a ValueError
+    ├── UnknownDimension  the counter has not declared the dimension, has no breakdown by these
+    │                    dimensions, or has dimensions in place of keys; also a ValueError
     ├── IncompleteBreakdown  the range begins before the breakdown counts; also a ValueError
-    ├── InexactZone      the buckets do not add up to the days asked for; also a ValueError
-    ├── DamagedSketch    the bytes of a stored sketch are damaged
-    ├── NoSketches       the library datasketches is not installed
+    ├── InexactZone      the buckets do not add up to what was asked for; also a ValueError
+    ├── DamagedSketch    a stored sketch is damaged or missing
+    ├── NoSketches       the library datasketches is needed, and not installed
     └── NotUnique        the number of different members is unknown: the counter does not count
                          them, or several salts were used; also a ValueError
 
-    SeriesTooLong        a ValueError: the series has too many days, weeks, hours or months
+    SeriesTooLong        a ValueError: the series has too many days, weeks, hours, minutes or months
     AnswerTooLarge       a ValueError: the answer has more rows than the caller accepts
     RowsMissing          rows of counter_keys are missing: insert them, and try again
 """
@@ -58,7 +59,8 @@ class UnknownCounter(StoreError, LookupError):
 
 class UnknownDimension(StoreError, ValueError):
     """The counter has not declared the dimension, or it has no breakdown (totals by values of
-    dimensions) with all dimensions of the question.
+    dimensions) with all dimensions of the question. Or it has dimensions, and a question names only
+    keys that it never counted.
     """
 
 
@@ -66,8 +68,8 @@ class IncompleteBreakdown(StoreError, ValueError):
     """The range of a question begins before the breakdown that answers it began to count events.
 
     Attributes:
-        since: time from which on the breakdown counts events. A new question can have this time as
-            ``start``; if the counter is counted by day, it can also have the next day.
+        since: time from which on the breakdown counts events, a midnight of the counter's time
+            zone. A new question can have this time as ``start``.
     """
 
     def __init__(self, message: str, *, since: datetime) -> None:
@@ -77,9 +79,11 @@ class IncompleteBreakdown(StoreError, ValueError):
 
 class RolledUp(StoreError, ValueError):
     """The range begins or ends within a month whose days retention has rolled up into one bucket.
+    Or a series was asked for, and some of its days, weeks, hours or minutes are rolled up to wider
+    buckets.
 
     Attributes:
-        rolled_up_to: the first day after all such months; this day still has its own bucket.
+        rolled_up_to: the first day from which on nothing that was asked for is rolled up.
     """
 
     def __init__(self, message: str, *, rolled_up_to: date) -> None:
@@ -88,17 +92,19 @@ class RolledUp(StoreError, ValueError):
 
 
 class InexactZone(StoreError, ValueError):
-    """The counter's buckets do not add up to the days, hours or months that were asked for."""
+    """The counter's buckets do not add up to the range, or to the days, weeks, hours, minutes or
+    months, that were asked for.
+    """
 
 
 class DamagedSketch(StoreError):
-    """The bytes of a stored sketch (which keeps the members of one cell) are damaged."""
+    """A stored sketch (which keeps the members of one cell) is damaged or missing."""
 
     reason: Final = DeadReason.BAD_SKETCH
 
 
 class NoSketches(StoreError):
-    """The library datasketches is not installed. (The extra ``[sketches]`` installs it.)"""
+    """The library datasketches is needed, and not installed. (The extra ``[sketches]`` has it.)"""
 
     reason: Final = DeadReason.NO_SKETCHES
 
@@ -114,14 +120,14 @@ class AnswerTooLarge(ValueError):
 
 
 class SeriesTooLong(ValueError):
-    """A series has more days, weeks, hours or months than are allowed.
+    """A series has more days, weeks, hours, minutes or months than are allowed.
 
     Attributes:
         whole_days: a range of so many days is short enough, wherever it begins.
         fits_from, fits_to: first and last day of the part of the range that a caller may show
             instead. It has ``whole_days`` days at most, and the most days with counts; if several
             such parts have equally many, it is the latest. Its first and its last day have counts.
-            None before :meth:`fitting` has found the part, or if no day has counts.
+            None if :meth:`fitting` did not make this error, or if no day has counts.
     """
 
     def __init__(

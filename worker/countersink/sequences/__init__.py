@@ -51,7 +51,7 @@ NOT_BEGUN: Final = frozenset(
 )
 """Errors of a server that takes no writes. After them no value was handed out."""
 HANDING_IDLE_SECONDS: Final = 8 * 3600
-"""Seconds after which the server ends an idle session that hands out values. They can be many,
+"""Seconds after which the server ends an idle session that hands out values. The time can be long,
 because such a session holds no lock while it is idle."""
 PING_AFTER: Final = 10.0
 """Idle seconds after which a session is tested before it is used again. A firewall in between may
@@ -134,7 +134,8 @@ def _is_uncertain(error: StoreError) -> bool:
 
 def is_alive(session: Session, idle: float) -> bool:
     """Return whether a session still works after ``idle`` seconds without use. Ping the server only
-    if it was idle for :data:`PING_AFTER` seconds, or has sent something without being asked.
+    if the session was idle for :data:`PING_AFTER` seconds, or the server has sent something
+    unasked.
     """
     return (idle < PING_AFTER and session.silent()) or session.answers()
 
@@ -146,8 +147,8 @@ class Sequences:
     """Hands out numbers, each of them once. Thread-safe and fork-safe.
 
     A sequence is created at its first use. Within a period no value is handed out twice, unless the
-    sequence cycles, or somebody sets or resets it. A value is lost if a connection breaks before
-    the server's reply, so the values may have gaps.
+    sequence cycles, steps go both up and down, or somebody sets or resets it. A value is lost if a
+    connection breaks before the server's reply, so the values may have gaps.
 
     Names are texts of at most 255 bytes of UTF-8. They are compared byte by byte. Values and steps
     have 64 bits and may be negative; a value may be 0, a step may not. Every method raises
@@ -173,7 +174,8 @@ class Sequences:
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
         """Hand out the next value. This is one statement and one round trip, except for the first
-        value, for sequences with periods, and where a cycle ends.
+        value, for sequences with periods, and where a cycle ends. A connection that was idle for 10
+        seconds is tested first.
 
         Args:
             name: the sequence's name.
@@ -188,7 +190,8 @@ class Sequences:
                 lost: no caller gets it. Call again for another value.
             SequenceExhausted: the value would be beyond the sequence's limits or beyond 64 bits.
                 The last value is unchanged.
-            Unavailable: no connection could be opened. Nothing was handed out.
+            Unavailable: no connection could be opened, or the server takes no writes. Nothing was
+                handed out.
             UnknownZone: this machine does not know the sequence's time zone. Nothing was handed
                 out.
             Conflict: a transaction of an application held the sequence for too long. Nothing was
@@ -205,7 +208,8 @@ class Sequences:
 
         All of them count as handed out, whether the caller uses them or not. If one of them would
         be beyond the limits of a sequence that cycles, all values are counted from the start again.
-        If the sequence does not cycle, SequenceExhausted is raised and nothing is handed out.
+        If it does not cycle, or has no room for ``n`` values, SequenceExhausted is raised and
+        nothing is handed out.
 
         Args:
             name, step, start: as for :meth:`next`.
@@ -253,8 +257,8 @@ class Sequences:
         return take_in(connection, self._table, name_bytes(name), asked)[-1]
 
     def peek(self, name: str, *, period: date | None = None) -> int | None:
-        """Return the last value that was handed out in a period, and hand out none. Return None if
-        the period has no value, or if there is no such sequence.
+        """Return the last value that was handed out or set in a period, and hand out none. Return
+        None if the period has no value, or if there is no such sequence.
 
         Args:
             name: the sequence's name.

@@ -21,4 +21,4 @@ class SequenceUncertain(StoreError):
 
 
 class SequenceExhausted(StoreError, ValueError):
-    """The next value would be beyond the sequence's limits, or beyond 64 bits."""
+    """A value that was asked for would be beyond the sequence's limits, or beyond 64 bits."""

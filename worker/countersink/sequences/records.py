@@ -211,7 +211,7 @@ def read_all(session: Session, prefix: bytes) -> list[Sequence]:
 
 
 def set_value(session: Session, name: bytes, value: int) -> None:
-    """Set the last value of the present period.
+    """Set the last value of the present period. Create the sequence if it does not exist.
 
     Raises:
         ValueError: ``value`` is beyond the sequence's limits.

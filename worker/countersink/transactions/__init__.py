@@ -13,8 +13,9 @@ from the future, or count a counter for the first time.) So it may use settings 
 minute ago, or longer ago if its process was stopped in between. Counts are exact nevertheless:
 
 - A row says its own width. If the resolution has changed, the row only has another width.
-- The column ``zone_fixed`` of a counter says that applications count in it. It is committed before
-  the first bucket is computed, and from then on the counter's time zone cannot change.
+- The column ``zone_fixed`` of a counter has a time at which an application was about to count in
+  it. It is committed before the first bucket is computed, and for ten minutes from then on the
+  counter's time zone cannot change. (Once the counter was counted, it never changes.)
 - A breakdown (a counter of the same events by dimensions) begins at a midnight that is at least
   ten minutes after its declaration. The minute of an event is computed from settings that are at
   most a minute old. So an event that misses a new breakdown is before that midnight, however late
@@ -90,7 +91,7 @@ class AppSettings:
     now_ms: int
 
     def are_fresh(self, now: Clocks) -> bool:
-        """Return whether the settings are at most a minute old, by both clocks."""
+        """Return whether the age of the settings is 0 to 60 seconds (excluded) by both clocks."""
         return all(
             0 <= age < MAX_AGE_S
             for age in (now.monotonic - self.asked.monotonic, now.wall - self.asked.wall)
@@ -264,7 +265,7 @@ class Increments:
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing was sent.
             UnknownCounter, TrackedCounter, UnknownDimension: as raised by ``Store.increment``.
-            StoreError: the counter's settings could not be read.
+            StoreError: its settings could not be read; or this machine does not know its time zone.
             The driver's own exceptions, unchanged.
         """
         check_name(counter)
@@ -293,7 +294,7 @@ class Increments:
         """Delete the rows of a key with their sketches. :meth:`add` says in which transaction.
 
         Raises:
-            The exceptions of :meth:`add`, except UnknownCounter.
+            The exceptions of :meth:`add`, except UnknownCounter and UnknownDimension.
             ValueError: also if the key is empty and the counter has breakdowns.
             Conflict: other transactions went on adding rows of the key.
         """

@@ -28,8 +28,8 @@ class Incoming:
             entry. They are stored in the transaction that inserts the entry's guard.
         stream: the stream's key, shown with dead letters.
         payload: the entry's field ``rows`` as it was received. If the entry is too old to be
-            counted, this becomes its dead letter. If it is None, or longer than a dead letter can
-            be, each row becomes a dead letter instead.
+            counted, this becomes its dead letter, unless ``dead`` has one for the whole entry. If
+            it is None, or longer than a dead letter can be, each row becomes a dead letter instead.
         seen: by position of a row, the hashes of the visitors or other members (``seen()``) in it.
         checked: True if ``countersink.stream.decode`` has validated rows and members. If False, the
             transaction that counts them validates them.
@@ -88,8 +88,8 @@ class Amounts:
         amounts[to] = amounts.get(to, 0) + moved
 
     def chunks(self, size: int) -> Iterator[list[Cell]]:
-        """Yield the cells in the order of the primary key, in lists of up to ``size`` cells.
-
+        """Yield the cells sorted by counter, bucket's label and key, in lists of up to ``size``
+        cells. This is the order of the primary key, unless buckets of two widths begin together.
         Keys are sorted as ``str``, which is also the order of their bytes in UTF-8.
         """
         chunk: list[Cell] = []

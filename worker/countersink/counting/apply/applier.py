@@ -101,6 +101,7 @@ class Applier:
         Raises:
             Unavailable: the server does not answer, or the connection was lost. The batch may or
                 may not be committed.
+            BadData: the server will never store a value of some row.
             Conflict: the transaction conflicted with others at every attempt.
             Refused: the server refuses, for a reason that an operator has to remove; or
                 (UnknownZone) this machine does not know the time zone of a counter.

@@ -2,9 +2,9 @@
 adds members (visitors, say) to sketches. ``upsert`` does this for the rows of entries.
 
 The caller begins the transaction, and has validated each row. (A value that the server refuses
-makes the whole transaction fail.) ``run_again`` repeats a transaction that failed. If rows of
-``counter_keys`` were missing, it inserts them first. If members were refused, it leaves out the
-rows that contain them.
+makes the whole transaction fail.) ``run_again`` repeats a transaction that failed for one of two
+reasons. If rows of ``counter_keys`` were missing, it inserts them first. If members were refused,
+it leaves out the rows that contain them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class CellWriter:
 
         Args:
             cells: at least one and at most :data:`countersink.database.sql.CELLS_PER_STATEMENT`
-                cells, in the order of the primary key.
+                cells, in the order of :meth:`Amounts.chunks`.
 
         Raises:
             StoreError: the statement failed.
@@ -118,8 +118,8 @@ def add(
     members: Mapping[CellPlace, Sequence[bytes]] = NO_MEMBERS,
     upserted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Add amounts to the cells of a slot, in the order of the primary key, and to the ledger. Add
-    members to the sketches of the cells.
+    """Add amounts to the cells of a slot, in the order of :meth:`Amounts.chunks`, and to the
+    ledger. Add members to the sketches of the cells.
 
     Args:
         session: in a transaction.
@@ -175,7 +175,8 @@ def upsert(
         RefusedMembers: some members cannot be added to sketches. Roll back; see :func:`run_again`.
             The error names the rows with these members (:data:`RowName`), not the cells: a row that
             is left out is left out of all its cells.
-        StoreError: a statement failed.
+        StoreError: a statement failed, or (UnknownZone) this machine does not know the time zone of
+            a counter.
     """
     amounts = merged(entries, catalog)
     capped = key_caps.cap(session, amounts, catalog) if catalog.capped else Capped()

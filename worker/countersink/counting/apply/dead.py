@@ -61,7 +61,7 @@ class DeadRow:
         payload: the row as a JSON array, or the entry's field ``rows``.
         truncated: True if the payload was cut off; then it cannot be retried.
         created: time of insertion, naive, in UTC; None if the row was not read from the table.
-        counter: the row's counter; ``""`` if the name is invalid, or beyond :data:`MOST_COUNTERS`.
+        counter: the row's counter; ``""`` of an entry, a bad name or beyond ``MOST_COUNTERS``.
     """
 
     entry_id: bytes

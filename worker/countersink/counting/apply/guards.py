@@ -1,8 +1,8 @@
 """Guards, which keep an entry from being counted twice, and the control row with its locks.
 
-A guard is a row of ``applied_entry``. Guards are inserted and looked up. Pruning deletes the guards
-of entries that were first sent before the watermark. It is refused while the clocks of MySQL and
-Redis differ by more than five minutes.
+A guard is a row of ``applied_entry``. Guards are inserted and looked up. Pruning raises the
+watermark, and deletes the guards of entries that were both first sent and applied before it. It is
+refused while the clocks of MySQL and Redis differ by more than five minutes.
 
 The control row has the watermark, the version of the catalog, strict mode, the default cap and the
 default settings of counters. Every batch reads it under a share lock, and keeps this lock until its
@@ -57,7 +57,7 @@ class Control:
         watermark: a time in Unix ms. If an entry was first sent before it, the entry's guard may
             have been deleted.
         now: time of the server's clock in Unix ms.
-        catalog_version: version of the catalog; it grows with every change of counters' settings.
+        catalog_version: version of the catalog; it grows with every change of the catalog.
         strict: True if strict mode is on: rows of counters that were neither created nor counted
             are refused.
         max_keys: maximum number of keys per day of a counter without its own cap; None for any

@@ -9,8 +9,8 @@ keys than the cap allows, even if a process is killed or repeats its transaction
 applications keep to no cap.) A full day stays full. Nobody locks its row any more, even if a
 million further keys arrive.
 
-The stored number never decreases: a deleted key makes no room. When a counter gets its first cap,
-the keys that it has already are counted (:func:`count_anew`).
+The stored number never decreases: a deleted key makes no room. When a counter without a cap gets
+one, the keys that it has already are counted (:func:`count_anew`).
 
 Transactions lock rows of ``counter_keys`` in the order of (counter, day), after guards and before
 all other rows, so that they do not deadlock. :func:`make_rows` inserts each row in its own
@@ -128,7 +128,7 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
 
 
 def make_rows(session: Session, places: Iterable[Place]) -> None:
-    """Insert the missing rows of ``counter_keys`` for ``places``, each in its own transaction."""
+    """Insert missing rows of ``counter_keys``, each by a commit: call outside a transaction."""
     for counter, day in sorted(places):
         session.execute(
             "INSERT IGNORE INTO counter_keys (counter, day) VALUES (%s, %s)", (counter, day)
@@ -137,8 +137,8 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
 
 def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
     """Set the stored numbers of keys to NULL. A day's keys are then counted before the day gets
-    another key. Call this in the transaction that sets a first cap, under the exclusive lock on the
-    control row.
+    another key. Call this in the transaction that sets a cap where there was none, under the
+    exclusive lock on the control row.
 
     Args:
         session: in that transaction.
@@ -320,7 +320,7 @@ def overflown(
     session: Session, names: Iterable[str], since: datetime = EPOCH
 ) -> dict[tuple[str, int], int]:
     """Return the amounts of the key ``__overflow__`` by (counter, bucket's label), for counters and
-    breakdowns. Rows whose column ``bucket`` is before ``since`` are left out.
+    breakdowns. Sums of 0, and rows whose column ``bucket`` is before ``since``, are left out.
     """
     found: dict[tuple[str, int], int] = {}
     for part in parts(sorted(names), _COUNTERS_PER_QUERY):

@@ -88,8 +88,9 @@ class QueueLoss:
 
     @property
     def probable(self) -> bool:
-        """Whether entries waited that are gone. If not, the stream was empty when it was last seen,
-        and nothing is known to be lost: Redis may only have been exchanged for another one."""
+        """Whether entries waited that are, or may be, gone. If not, the stream was empty when last
+        seen, and nothing is known to be lost: Redis may only have been exchanged for another one.
+        """
         return bool(self.entries or self.waited)
 
 
@@ -198,7 +199,7 @@ def _read(losses: str) -> list[QueueLoss]:
 
 
 def _all(session: Session) -> tuple[int, list[QueueLoss]]:
-    """Return the server's time in Unix ms, and all recorded losses."""
+    """Return the server's time in Unix ms, and all recorded losses; (0, []) before any sample."""
     rows = session.query(f"SELECT {NOW_MS}, losses FROM queue_look WHERE id = 1")
     return (int(rows[0][0]), _read(rows[0][1])) if rows else (0, [])
 

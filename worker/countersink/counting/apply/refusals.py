@@ -4,7 +4,7 @@ letters.
 The rules refuse malformed rows; rows of counters that only the triggers of a tracked table count;
 in strict mode, rows of unknown counters; rows with dimensions that the counter has not declared;
 rows with members (such as visitors) that the counter does not count, or that were hashed with a
-wrong salt; and rows of days that were reconciled.
+wrong salt; rows of days that were reconciled; and rows that an earlier attempt could not add.
 
 The rules run in the transaction that counts the other rows, after it has inserted the guards and
 before it adds any amounts.

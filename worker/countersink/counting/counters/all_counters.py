@@ -147,8 +147,8 @@ def insert_rows(session: Session, names: Iterable[str], defaults: CounterDefault
 
 
 def insert_all_rows(session: Session) -> None:
-    """Insert a row with the default settings for each counter that has no row in ``counter``, in
-    transactions of up to 500 rows. The session is outside a transaction.
+    """Insert a row with the default settings for each counter that was counted and has no row in
+    ``counter``, in transactions of up to 500 rows. The session is outside a transaction.
     """
     stored = {name for (name,) in session.query("SELECT name FROM counter")}
     for names in parts(sorted(set(counter_names(session)) - stored), _COUNTERS_PER_QUERY):
@@ -157,7 +157,7 @@ def insert_all_rows(session: Session) -> None:
 
 
 def names_without_row(session: Session) -> list[str]:
-    """Return the names of counters that were counted and have no row in ``counter``."""
+    """Return the names of counters that have rows in the ledger, but no row in ``counter``."""
     row = "SELECT 1 FROM counter WHERE name = counter_ledger.counter"
     found = session.query(
         f"SELECT counter FROM counter_ledger WHERE NOT EXISTS ({row}) GROUP BY counter"
@@ -262,7 +262,9 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
 
 
 def is_posted(session: Session, name: str) -> bool:
-    """Return whether the ledger has rows of a counter. Waits for transactions that count it."""
+    """Return whether the ledger has rows of a counter. If an open transaction has locked the first
+    of them, or is inserting it, wait for its end.
+    """
     posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
     return bool(session.query(posted, (name,)))
 

@@ -95,8 +95,9 @@ class Dimensioned:
     breakdowns: tuple[Breakdown, ...] = ()
 
     def cells(self, key: RowKey, minute: int) -> Iterator[tuple[Breakdown, str]]:
-        """Yield (breakdown, key) for each breakdown that counts a row. None counts a row with a key
-        other than ``''``. A row with the key ``''`` has the value ``''`` for each dimension.
+        """Yield (breakdown, key) for each breakdown that counts a row. No breakdown counts a row
+        with a key other than ``''``. A row with the key ``''`` has the value ``''`` for each
+        dimension.
 
         Args:
             key: the row's key (a text), or its dimensions.
@@ -124,8 +125,8 @@ class Dimensioned:
         in ``first`` (in any order) come first.
 
         Raises:
-            UnknownDimension: no breakdown has all dimensions in ``wanted``; the message says how to
-                declare one.
+            UnknownDimension: the counter has not declared a dimension in ``wanted``, or no
+                breakdown has all of them; the message says how to declare it.
         """
         names, leading = set(wanted), set(first)
         for name in sorted(names):
@@ -275,7 +276,8 @@ def declare(
     since: int,
 ) -> None:
     """Set the dimensions and breakdowns of a counter that has a row in ``counter``. Existing
-    breakdowns that are not in ``breakdowns`` are removed, as by :func:`remove_all`.
+    breakdowns that are not in ``breakdowns`` are removed from the settings. The caller deletes
+    their rows, and increases the version of the catalog.
 
     Args:
         session: in a transaction during which nobody counts.

@@ -1,5 +1,6 @@
 """Buckets (minute, quarter, hour, day, month) in time zones: labels, begins and ends of buckets;
-local days, hours and months; unknown time zones; the longest series (``MAX_DAYS``) and its error.
+local days, hours and months; the longest series (``MAX_DAYS``) and its error. Functions that need a
+time zone raise ValueError if this machine does not know it.
 
 A bucket's *label* is one integer for its beginning and its width. It is the column ``bucket``,
 taken as UTC, in seconds since 1970, plus the number of the width (1 minute, 2 quarter, 3 hour, 4
@@ -30,7 +31,7 @@ RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
 """The widths in which events can be counted."""
 
 MINUTES: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15, "minute": 1}
-"""Minutes in a bucket of each width. (A local day on which clocks change has more or fewer.)"""
+"""Minutes in a bucket by resolution. (A local day on which clocks change has more or fewer.)"""
 FINER: Final[tuple[Resolution, ...]] = ("minute", "quarter", "hour")
 """The widths finer than a day, the finest first."""
 UNITS: Final = {"m": 1, "h": 60, "d": 1440}
@@ -41,7 +42,7 @@ _EPOCH_ORDINAL: Final = EPOCH.toordinal()
 _ZERO: Final = EPOCH.replace(tzinfo=UTC)
 MAX_MINUTE: Final = 4_223_363_039
 """The latest Unix minute of an event (0 is the earliest). It is the last minute of 9999-12-25 UTC,
-after which there are more days in every time zone."""
+so that ``date`` has further days after it in every time zone."""
 FIRST_DAY: Final = date(1969, 12, 30)
 LAST_DAY: Final = date(9999, 12, 28)
 """``FIRST_DAY`` is before the events of any time zone, and ``LAST_DAY`` after them. Days outside of
@@ -147,7 +148,9 @@ def _day_number(time_zone: str, instant: int) -> int:
 
 
 def _day_begins(time_zone: str, number: int) -> int:
-    """Return :func:`day_begins` of the day with this number; also of the day after the last one."""
+    """Return :func:`day_begins` of a day, given as days since 1970-01-01. The day may be after the
+    last one that ``date`` has.
+    """
     return number * _DAY if number > _LAST_NUMBER else day_begins(time_zone, _date(number))
 
 
@@ -216,7 +219,7 @@ def in_one_day(time_zone: str, begin: int, end: int) -> bool:
 def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:
     """Return the intervals in which the local date is from ``start`` to ``end``, both included.
 
-    ``start`` may be a time at which the range begins, and ``end`` a time before which it ends. None
+    ``start`` may be an aware time at which the range begins, ``end`` one before which it ends. None
     means that this side has no limit. There are several intervals where clocks repeat a date.
     """
     after_start: list[int | None] = [None, None]
@@ -246,7 +249,9 @@ def unix(moment: datetime) -> int:
 
 
 def following(end: date | None) -> date | None:
-    """Return the day after ``end``; ``end`` itself if it is a time; None if there is no limit."""
+    """Return the day after ``end``; ``end`` itself if it is a time; None, which means no limit, if
+    ``end`` is None or ``date.max``.
+    """
     if end is None or isinstance(end, datetime):
         return end
     return None if end == date.max else end + ONE_DAY

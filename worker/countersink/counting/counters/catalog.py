@@ -53,8 +53,9 @@ class Scheme:
         rolled: for each width, the time (Unix seconds) before which finer buckets are rolled up to
             this width, or are about to be.
 
-    Methods raise UnknownZone if they need the time zone and this machine does not know it. They do
-    not check it otherwise, so that one unknown zone does not affect other counters.
+    Methods raise UnknownZone if they need the time zone and this machine does not know it (others
+    do not check it, so that one unknown zone does not affect all counters), and LookupError for a
+    label with an unknown width.
     """
 
     counter: str = field(default="", compare=False, repr=False)
@@ -107,8 +108,8 @@ class Scheme:
         return buckets.label_date(label)
 
     def first_minute(self, day: date) -> int:
-        """Return the Unix minute at which this day begins in the counter's time zone. A day that
-        the zone skipped begins with the next one.
+        """Return the Unix minute, at least 0, at which this day begins in the counter's time zone.
+        A day that the zone skipped begins with the next one.
         """
         return max(0, -(-buckets.day_begins(self.known_zone(), day) // 60))
 
@@ -277,7 +278,7 @@ class Catalog:
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
         """Return whether a breakdown counts the events of a bucket of its counter. A breakdown
-        begins at a local midnight, so it counts either all events of a bucket or none.
+        begins at a local midnight, so of any bucket except a month it counts all events or none.
         """
         return not breakdown.since or self.scheme(counter).starts_at(label) >= breakdown.since * 60
 
@@ -520,12 +521,12 @@ settings for a while, and clocks may be ahead."""
 
 def next_midnight(session: Session, name: str, now_ms: int) -> int:
     """Return the Unix minute at which a new breakdown can begin. This is the first midnight, in the
-    counter's time zone, that is at least ten minutes ahead and after all buckets with counts. So
-    the breakdown has whole days. Waits for open transactions of applications that count future
-    events.
+    counter's time zone, that is at least ten minutes ahead and after all buckets in which the key
+    ``""`` (of all events with dimensions) has counts. So the breakdown has whole days. Waits for
+    open transactions of applications that count such events of tomorrow or later.
 
     Raises:
-        ValueError: a bucket more than a day ahead has counts; the message names the bucket.
+        ValueError: such a bucket begins more than a day ahead; the message names the bucket.
         UnknownZone: this machine does not know the counter's time zone.
     """
     scheme = load_scheme(session, name)

@@ -104,9 +104,9 @@ class Counters:
             breakdowns: each combination of dimensions for which totals are kept, as
                 ``"page,country"`` or as a sequence of names. A new breakdown counts events from its
                 ``since`` on: the counter's first midnight that is at least ten minutes ahead and
-                after all buckets with counts. If the counter was never counted, the breakdown
-                counts all events. An existing breakdown that is not in the list is deleted with its
-                counts.
+                after all buckets in which the key ``""`` (of all events with dimensions) has
+                counts. If the counter was never counted, the breakdown counts all events. An
+                existing breakdown that is not in the list is deleted with its counts.
             salt_days: count different members (such as visitors), hashed with a salt that is
                 renewed after this number of days (of the counter's time zone), 1 to 366. With 0 the
                 salt is never renewed. By default, different members are not counted.
@@ -153,7 +153,8 @@ class Counters:
         The deletion takes many short transactions, and others may count meanwhile. If it was
         interrupted, call it again. Later increments, and those still in the queue, start from 0.
         They are counted in the time zone and resolution that the counter had, unless the defaults
-        change ten minutes later or more; its other settings are the defaults.
+        change ten minutes later or more; its other settings are the defaults. (If its time
+        zone or resolution is not the default one, its buckets are kept for ever.)
 
         Args:
             name: the counter's name.
@@ -204,7 +205,8 @@ class Counters:
             The new default settings.
 
         Raises:
-            ValueError: a value is invalid, or a counter cannot have these settings together.
+            TypeError, ValueError: a value is invalid, or a counter cannot have these settings
+                together.
         """
         if resolution is not None:
             settings.check_resolution(resolution)

@@ -211,7 +211,7 @@ def delete_key(
         session: at REPEATABLE READ, outside a transaction.
         counter: the counter's name.
         key: the key.
-        reached: called before each COMMIT; tests kill the process there.
+        reached: called before each COMMIT of a deletion; tests kill the process there.
         pause: sleeps for the given seconds while other transactions hold rows.
 
     Raises:

@@ -217,7 +217,8 @@ def delete_chunks(session: Session, counter: str, size: int) -> bool:
         size: a number of rows. As many chunks are deleted as take about as long as these rows.
 
     Returns:
-        False once the counter has no sources; True if this is to be called again.
+        False once the counter has no sources, or if another deletion has just deleted this one;
+        True if this is to be called again.
     """
     ((source,),) = session.query(
         "SELECT MIN(id) FROM backfill_source WHERE counter = %s", (counter,)

@@ -23,7 +23,8 @@ _EXAMPLE: Final = "give steps such as minute=2d,hour=90d, or forever"
 
 
 def parse(text: str) -> Steps:
-    """Parse the text of ``--keep``, such as ``minute=2d,hour=90d``, into steps.
+    """Parse the text of ``--keep``, such as ``minute=2d,hour=90d``, into steps. ``forever`` gives
+    none.
 
     Raises:
         TypeError: the text is not a ``str``.

@@ -151,6 +151,7 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     Raises:
         ValueError: the change is not allowed; roll back.
         TrackedCounter: the counter belongs to a tracked table.
+        UnknownZone: the change needs the counter's time zone, which this machine does not know.
     """
     refuse_tracked(session, wanted.name)
     name = wanted.name
@@ -176,8 +177,8 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Update the cap, slots, steps and ``better`` in the counter's row. If the counter gets its
-    first cap, reset the stored numbers of its keys, so that the keys are counted anew.
+    """Update the cap, slots, steps and ``better`` in the counter's row. If the counter gets a cap
+    and had none of its own, reset the stored numbers of its keys, which are then counted anew.
     """
     name = wanted.name
     ((before, slots, keep, better),) = session.query(

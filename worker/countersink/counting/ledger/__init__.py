@@ -4,8 +4,9 @@ applications into one. ``Difference`` is a problem found by comparing the tables
 see ``balance.py``.
 
 A *posting* is two numbers: the sum of the amounts of some rows, and a checksum of these rows. Every
-transaction that adds, deletes or moves rows adds a posting to the ledger's row of its slot. So in
-any snapshot, the posting of all rows of a counter equals the sum of its rows in the ledger.
+transaction that adds, deletes or moves rows adds a posting to the ledger (triggers of tracked
+tables post nothing). So in any snapshot, the posting of all rows of any other counter equals the
+sum of its rows in the ledger.
 
 Checksums can be added up, in Python and in SQL. The checksum of rows is the sum of ``amount * key
 weight * bucket weight``, modulo a prime. A weight is the square of a CRC-32, plus one. Servers and

@@ -109,8 +109,8 @@ breakdown's name."""
 
 
 def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
-    """Yield the amounts that a chunk of a backfill has added. ``piece`` has the compressed bytes of
-    a row of ``backfill_journal``.
+    """Yield amounts that a chunk of a backfill has added: those in one row of ``backfill_journal``,
+    whose compressed bytes are ``piece``. (A chunk may have several rows there.)
 
     Raises:
         ValueError, TypeError, zlib.error, RecursionError: the bytes are damaged.

@@ -55,7 +55,8 @@ def selection_of(counter: str | None, **asked: Unpack[TotalsQuestion]) -> Select
     all counters.
 
     Raises:
-        ValueError, TypeError: as for :func:`wanted_keys`, :meth:`Last.of` and :class:`Selection`.
+        ValueError, TypeError: as for :func:`wanted_keys`, :func:`checked_where`, :meth:`Last.of`
+            and :class:`Selection`.
     """
     others: dict[str, Any] = {**asked}
     key, keys, last, where = (others.pop(name, None) for name in ("key", "keys", "last", "where"))
@@ -83,9 +84,9 @@ class Totals:
     to days that begin at the same instants.
 
     Totals include buckets that retention has rolled up. RolledUp is raised for a range that begins
-    or ends within a month whose days are rolled up. It is also raised for a series of days, hours
-    or minutes that begins where these are rolled up, or that has no start. Its ``rolled_up_to`` is
-    the first day that still has its own bucket.
+    or ends within a month whose days are rolled up. It is also raised for a series of days, weeks,
+    hours or minutes of which some are rolled up to wider buckets. Its ``rolled_up_to`` is the first
+    day from which on nothing that was asked for is rolled up.
 
     :meth:`ask` may return a partial answer, and tells where it is partial. The other methods return
     plain values, and raise an error instead of a partial answer. Questions by dimensions
@@ -141,7 +142,8 @@ class Totals:
 
     def weekly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """Return (Monday, total) for each ISO week in order, 0 for weeks without counts. Of the
-        first and the last week, only the days in the range are added up.
+        first and the last week, only the days in the range are added up. If the start or the end is
+        missing, this is like :meth:`daily`. SeriesTooLong is raised for more than 15,000 weeks.
         """
         return self._rows(selection_of(counter, **asked), "week")
 

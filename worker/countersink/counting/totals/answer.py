@@ -55,16 +55,16 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     """Answer a question for totals of one counter. If its selection names no counter, answer it for
     all counters for which the selection's ``visible`` returns True.
 
-    All counters are read together, with a few statements for each 500 counters.
+    All these counters are read together, with a few statements for each 500 counters.
 
     Raises:
-        UnknownCounter: the counter was neither created nor ever counted, and has no pending
+        UnknownCounter: the named counter was neither created nor ever counted, and has no pending
             amounts.
         UnknownDimension: no breakdown has the dimensions that were asked for; or the counter has
             dimensions, and keys are asked for of which none was ever counted.
         InexactZone: the counter's buckets do not add up to the days or times asked for.
         RolledUp: the range begins or ends within a month that is a single bucket; or the query is
-            ``strict``, and some of the days, hours or minutes asked for are rolled up.
+            ``strict``, and some of the days, weeks, hours or minutes asked for are rolled up.
         IncompleteBreakdown: the query is ``strict``, and its range begins before the breakdown
             counts events.
         AnswerTooLarge: the answer has more than ``max_rows`` rows.
@@ -102,8 +102,9 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
 
 
 def check_keys(snapshot: Snapshot, selection: Selection) -> None:
-    """Raise UnknownDimension if a counter has dimensions, and nothing was ever counted under the
-    named keys of a selection. Keys that it had before it got dimensions may be asked for.
+    """Raise UnknownDimension if a counter has dimensions, and nothing was ever counted under any of
+    the named keys of a selection. The key ``""``, and keys that it had before it got dimensions,
+    may be asked for.
     """
     counter, keys = selection.counter, selection.keys
     dimensions = snapshot.shape(counter).dimensions
@@ -207,7 +208,7 @@ class _Rows:
 
     def _series(self) -> Iterator[Row]:
         """Return the rows of days, weeks, hours, minutes or months. Note in ``limits`` if the first
-        ones are left out because they are rolled up, or the last ones because there are too many.
+        ones are left out because they are rolled up, or others because there are too many.
         """
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = cast("Unit", query.by)
@@ -223,8 +224,8 @@ class _Rows:
         return ((place, *astuple(visitors)) for place, visitors in united)
 
     def _with_previous(self, found: Sequence[tuple[date, int]], unit: DateUnit) -> Iterator[Row]:
-        """Yield each row of a series with the total of the day, week or month before. It is None
-        for a row that is not of a whole one: the comparison would be with more days.
+        """Yield each row of a series with the total of the day, week or month before. It is None if
+        it is unknown, or if the row is not of a whole one: the comparison would be with more days.
         """
         snapshot, wanted, view = self.snapshot, self.wanted, self.view
         today = date_at(snapshot.selected(wanted).zone, snapshot.now_ms // 1000)

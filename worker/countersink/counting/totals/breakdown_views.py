@@ -87,7 +87,7 @@ class BreakdownView:
 
     @contextmanager
     def renamed_errors(self) -> Iterator[None]:
-        """Within the block, put the counter's name into errors instead of the breakdown's."""
+        """Within the block, put the counter's name into StoreErrors instead of the breakdown's."""
         try:
             yield
         except StoreError as error:

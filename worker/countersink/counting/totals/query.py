@@ -135,9 +135,9 @@ class Query:
             these ranges. A total is None if buckets do not add up to its range, or if a breakdown
             answers and counts only later events. Only for ``by="key"`` and :data:`DIMENSIONS`.
         against_previous: True to add a column ``previous``: the row's total in the window before,
-            or None if that is unknown. Needs a range with both ends, or a window. For days, weeks
-            and months, it is the total of the whole one before, and None if the row's own is not
-            over or is cut off by the range. Not for hours and minutes.
+            or None if that is unknown. Needs a range with both ends, or a window. Rows of days,
+            weeks and months need neither: they get the total of the whole one before, or None if
+            the row's own is not over or is cut off by the range. Not for hours and minutes.
         include_pending: True to add increments that are still in the queue.
         unique: True to ask for numbers of different members instead of totals.
         strict: True to raise an error instead of returning a partial answer.
@@ -252,7 +252,8 @@ class Answer:
         truncated: True if ``most`` left out keys, counters or combinations of values; or if a
             series was too long, and the rows are only a part of it: of all parts that are short
             enough, the one with the most days that have counts.
-        window: the range that ``last`` became; None without ``last``, and for several counters.
+        window: the range that ``last`` became; None without ``last``, if the range lacks an end,
+            and for several counters.
     """
 
     columns: tuple[str, ...]
@@ -329,7 +330,7 @@ def with_window(
         UnknownCounter: there is no such counter.
         InexactZone: the counter's buckets do not add up to such a window.
         Refused: days are asked for, and this machine does not know the counter's time zone.
-        ValueError: the range ends before it begins.
+        ValueError: the range ends before it begins, or there is no such time zone.
     """
     view, minute = snapshot.selected(selection), snapshot.now_ms // 60_000
     if isinstance(last, NamedRange):

@@ -126,7 +126,8 @@ class Snapshot:
         """Raise an error if a counter is unknown.
 
         Raises:
-            UnknownCounter: it was neither created nor counted, and has no pending amounts.
+            UnknownCounter: it was neither created nor counted, and has no pending amounts; or
+                ``counter`` is None.
         """
         if counter not in self.pending.cells and not self.shape(counter).known:
             raise UnknownCounter(f"nothing was ever counted as {counter!r}")

@@ -9,11 +9,12 @@ in the table; bytes that are not UTF-8 become lone surrogates, as in file names.
 
 Every function that takes a :class:`countersink.counting.totals.selection.Selection` also raises:
 
-    UnknownCounter: the counter was neither created nor ever counted.
+    UnknownCounter: the counter was neither created nor ever counted, and has no pending amounts.
+        (:func:`span` does not raise it.)
     ValueError: there is no such time zone.
-    InexactZone: the range begins or ends within a bucket. Times may do so; days of ``time_zone`` do
-        so if it is not the counter's own zone and the buckets are days; and days of any zone that
-        was not whole hours from UTC at that time, if the buckets are hours.
+    InexactZone: the range begins or ends within a bucket. Times may do so; so may days of another
+        zone than the counter's own, if the buckets are days; and days of any zone that was not
+        whole hours from UTC at that time, if the buckets are hours.
     Refused: the question needs days of the counter's own zone, and this machine does not know it.
     RolledUp: the range begins or ends within a month whose days were rolled up into one bucket.
 
@@ -92,9 +93,9 @@ def total(snapshot: Snapshot, selection: Selection) -> int:
 def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, int]]:
-    """Return (key, total) of the keys that match, the largest total first; equal totals are in the
-    order of keys. With ``limit``, only the first ``limit`` are returned. The selection's ``keys``
-    must be a match, or None for all keys.
+    """Return (key, total) of the keys that match and have rows in the range, the largest total
+    first; equal totals are in the order of keys. With ``limit``, only the first ``limit`` are
+    returned. The selection's ``keys`` must be a match, or None for all keys.
     """
     scope, keys = _scope(snapshot, selection), selection.keys
     assert keys is None or isinstance(keys, KeyMatch)
@@ -298,7 +299,7 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
 
 
 def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
-    """Return the labels of the buckets that have rows, in order."""
+    """Return the labels of the buckets of a scope that have rows, in order."""
     if scope.ranges is not None and not scope.ranges:
         return []
     where, args = condition(scope.ranges)

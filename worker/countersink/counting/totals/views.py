@@ -360,7 +360,7 @@ class View:
 
     def _first_label(self, width: Width, instant: int | None) -> int | None:
         """Return the label, without the number of its width, of the first bucket that begins at an
-        instant or later.
+        instant (Unix seconds) or later. None gives None.
         """
         if instant is None:
             return None
@@ -531,8 +531,8 @@ def intersected(left: Ranges, right: Ranges) -> Ranges:
 
 
 def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
-    """Return SQL conditions for the buckets in some ranges, beginning with AND, and their values.
-    Columns are not put into expressions, so that an index can be used.
+    """Return SQL conditions for the buckets in some ranges, beginning with AND (empty for all
+    buckets), and their values. No column is in an expression, so that an index can be used.
     """
     if ranges is None:
         return "", ()

@@ -224,7 +224,7 @@ def check_salt_days(days: int) -> int:
 def set_days(session: Session, counter: str, days: int, minute: int) -> None:
     """Set for how many days each new salt of a counter lasts, and create the missing salts. The
     counter has a row in ``counter``. If ``days`` is not 0, a salt without end is given an end: the
-    first midnight that is at least ten minutes ahead.
+    first midnight that is after its beginning and at least ten minutes ahead.
 
     Args:
         session: in a transaction during which nobody counts.
