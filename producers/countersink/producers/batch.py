@@ -27,17 +27,17 @@ MAX_ID_LENGTH: Final = 1_000
 """Maximum of characters in an application's id. The id is hashed, so its length costs nothing
 later."""
 MAX_BATCH: Final = ROWS_PER_ENTRY
-"""Maximum of increments in a batch: as many as one entry can hold."""
+"""Maximum of increments in a batch: the maximum of rows that a producer puts into one entry."""
 
 Event = tuple[str, RowKey, int | None, int]
 """(counter, key or dimensions, minute, amount) of an increment. The minute is None for an event
 that happens now."""
 NamedEvent = Event | MembersRow
-"""An event that has an id of the application. A sighting (a call of ``seen()``) has two more items:
-the number of the salt and the member's hash."""
+"""An event that may be a sighting (a call of ``seen()``), which has two more items: the number of
+the salt and the member's hash."""
 Names = tuple[str, ...]
-"""The texts that are hashed to an entry's id: the counter and the id of an increment, or the id of
-a batch alone."""
+"""The texts that are hashed to an entry's id, with the option ``id_scope``: the counter and the id
+of an increment, or the id of a batch alone."""
 
 
 IncrementTuple = tuple[str, str | Mapping[str, str], int, datetime | None, str | None]

@@ -25,11 +25,11 @@ from countersink.stream.connection import connect
 from countersink.stream.entry import RedisClock
 
 JOIN_SECONDS: Final = 1.0
-"""Seconds to wait for a thread to end when the producer is closed."""
+"""Seconds to wait for a thread to end when the producer is closed; also for other short waits."""
 ANSWER_SECONDS: Final = 5.0
 """Seconds to wait for the fold thread's answer in calls that have no time-out of their own."""
 POLL_SECONDS: Final = 0.02
-"""Seconds between the first two checks whether stored entries are applied; then more."""
+"""Seconds between the first two checks whether stored entries are applied; then up to 0.2."""
 DRAINING_SECONDS: Final = 2.0
 """Seconds after rows were last stored during which a full memory is expected to become emptier."""
 RESTART_SECONDS: Final = 1.0
@@ -138,8 +138,8 @@ class Engine:
         return not (self._started or self._events.unfolded() or self._buffer.held)
 
     def _wake(self) -> None:
-        """Start the threads, or wake them for a new event. Not called in ``Mode.HOT``: in this mode
-        the fold thread wakes up every few ms anyway."""
+        """Start the threads, or wake the fold thread for a new event, and set ``Mode.HOT``. Not
+        called in this mode, in which the fold thread wakes up every 50 ms anyway."""
         if self._options.handle_sigterm:
             lifecycle.reinstall_handlers()
         if self._start(wait=False):
@@ -155,9 +155,9 @@ class Engine:
 
     def _draining(self, full_since: float) -> bool:
         """Return True if a full memory will probably have room soon, so that callers can wait for
-        it. Two things are necessary: Redis or the spool takes rows now; and in the last
-        ``DRAINING_SECONDS`` rows were stored, or memory became full (at ``full_since``, monotonic).
-        """
+        it. Two things are necessary: Redis or the spool takes rows, or has not failed yet; and in
+        the last ``DRAINING_SECONDS`` rows were stored, or memory became nearly full (at
+        ``full_since``, monotonic)."""
         link, spool_thread = self._link, self._spool_thread
         tries = (
             link.usable
@@ -209,7 +209,7 @@ class Engine:
 
     def _begin(self, deadline: float) -> Flush | None:
         """Begin a flush of all accepted increments and return it; it may take until the monotonic
-        time ``deadline``. Return None if the fold thread did not answer in time."""
+        time ``deadline``. Return None if the fold thread did not answer by then (1 s at least)."""
         if self._spool is not None or self._events.unfolded() or self._buffer.held:
             # A spool needs the threads for segments of dead processes, even if nothing is counted.
             self._start()
@@ -234,7 +234,7 @@ class Engine:
     def checkpoint(self, since: int = 0) -> Checkpoint | None:
         """Return a checkpoint: the last entry that this process has stored so far in each stream,
         for :meth:`countersink.producers.redis_link.Trail.applied`. Return None if some entries are
-        still in the spool.
+        still in the spool of this process.
 
         Args:
             since: the value of :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>`
@@ -300,7 +300,7 @@ class Engine:
         as dropped. Idempotent.
 
         Args:
-            timeout: seconds that the flush may take.
+            timeout: seconds that the flush may take; ending the threads may take a few more.
 
         Returns:
             True if no increment was lost, and since the last flush no increment was dropped and no
@@ -372,8 +372,8 @@ class Engine:
 
     def stop_counting(self) -> None:
         """Make later calls of ``increment()`` drop their increments instead of raising
-        RuntimeError. While the process is ending, these calls block, because nothing is stored any
-        more."""
+        RuntimeError. While the process is ending, these calls block in other threads, because
+        nothing is stored any more."""
         self._exited = True
         self._events.switch(Mode.CLOSED)
 

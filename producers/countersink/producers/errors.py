@@ -5,7 +5,7 @@
     Exception
     ├── ValueError
     │   └── InvalidBatch      a batch has invalid increments; no increment of it was counted
-    └── SpoolError            the spool cannot be read or written at the moment
+    └── SpoolError            the spool cannot be read or written at the moment, or is full
 
 ``InvalidBatch`` reaches an application that sends batches, ``SpoolError`` an application that lists
 or replays a spool. See :mod:`countersink.stream.errors` for errors of the queue.
@@ -33,5 +33,5 @@ class InvalidBatch(ValueError):
 
 class SpoolError(ExplainedError):
     """The spool cannot be written or read at the moment (disk full, no permission, not a
-    directory), or has reached its limit (``spool_max_bytes``).
+    directory), has reached its limit (``spool_max_bytes``), or has a file that is not a segment.
     """

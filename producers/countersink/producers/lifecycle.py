@@ -3,7 +3,7 @@ empties the producers in forked children. The producers are flushed at these end
 
 - a normal exit: by ``atexit``; in children of ``multiprocessing``, which skip ``atexit``, by a
   finalizer of ``multiprocessing``;
-- SIGTERM, if the application has a handler for it: while this handler runs. SIGTERM, SIGHUP,
+- SIGTERM: while the application's handler runs, if set before a producer was made. SIGTERM, SIGHUP,
   SIGQUIT and SIGINT: before their default action ends the process. Ignored signals stay ignored;
 - functions that end the process without ``atexit``: ``os._exit`` (work horses of RQ, pools of
   Celery, many forked children); ``os.execv`` and ``os.execve``, which all ``os.exec…`` call;
@@ -90,8 +90,8 @@ class _End:
         until: monotonic time until which calls such as ``increment()`` block, as the process ends.
         flushing: True while a flush runs that a signal has begun, besides the application's
             handler.
-        closing: whether the last flush has begun; during this flush signals have no effect.
-        closed: whether the last flush is over; from then on signals have their default action."""
+        closing: whether a signal or ``os._exit()`` began the last flush; signals then do nothing.
+        closed: whether a last flush by a signal is over; then signals have their default action."""
 
     def __init__(self) -> None:
         self.thread: int | None = None
@@ -107,8 +107,8 @@ _hooked: Final[set[str]] = set()  # names of the functions that have a hook
 
 
 def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
-    """Flush ``producer`` when the process ends, and empty it in forked children. See ``Options``
-    for ``handle_sigterm`` and ``handle_os_exit``."""
+    """Have ``producer`` flushed when the process ends, and emptied in forked children. Signal
+    handlers are installed only in the main thread. See ``Options`` for the arguments."""
     _producers[id(producer)] = producer
     if handle_sigterm:
         for number in NUMBERS:
@@ -124,7 +124,7 @@ def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool)
 
 
 def unregister(producer: Flushable) -> None:
-    """Forget a closed producer. After the last one, restore the application's signal handlers."""
+    """Forget a closed producer; after the last, restore signal handlers (in the main thread)."""
     _producers.pop(id(producer), None)
     if not (_producers or _end.flushing or _end.closing):
         for number in NUMBERS:
@@ -133,8 +133,8 @@ def unregister(producer: Flushable) -> None:
 
 
 def hook_multiprocessing() -> None:
-    """Make this process flush at its end if it is a child of ``multiprocessing``, else do nothing.
-    Each such child has to call this function."""
+    """Make this process flush at its end by a finalizer of ``multiprocessing`` if that is imported,
+    once; else do nothing. Each child of ``multiprocessing`` has to call this function."""
     global _finalized
     # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")
@@ -154,14 +154,14 @@ def reinstall_handlers() -> None:
 def close_all() -> None:
     """Flush and close all producers at the end of the process, within the longest exit timeout.
 
-    Calls of ``increment()`` in other threads block until the process has ended, because their
-    increments can no longer be stored."""
+    Calls of ``increment()`` in other threads block until ``_End.until``, because their increments
+    can no longer be stored."""
     _close(list(_producers.values()))
 
 
 def wait_for_end() -> None:
-    """Block the caller while the process is ending: its event came too late to be stored. Threads
-    of producers, and the thread that flushes them at the end, are not blocked."""
+    """Block the caller until ``_End.until`` if the process is ending: its event came too late to be
+    stored. Threads of producers, and the thread that flushes at the end, are not blocked."""
     if (
         _end.thread is None
         or _end.thread == get_ident()
@@ -231,8 +231,8 @@ def _logging_errors() -> Iterator[None]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: flush, and call the application's handler or else end the process. Takes no
-    lock, because a signal handler may interrupt code of the main thread that holds the lock."""
+    """Handle a signal: flush in a thread, and call the application's handler or else end the
+    process. During the last flush do nothing. Takes no lock: the main thread may hold it."""
     previous = _handlers.get(number)
     if _end.closed:
         _take_default_action(number)
@@ -308,7 +308,7 @@ def _handler(number: int) -> Any:
 
 
 def _caught_in_c(number: int) -> bool:
-    """Whether C code (faulthandler, uWSGI, a Rust server) handles the signal; False if unknown."""
+    """Whether C code (such as uWSGI) handles a signal that Python does not; False if unknown."""
     try:
         with open("/proc/self/status", "rb") as status:
             caught = next(line for line in status if line.startswith(b"SigCgt:"))

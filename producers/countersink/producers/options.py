@@ -19,8 +19,8 @@ PREFIX: Final = "COUNTERSINK_PRODUCER_"
 OFF: Final = "off://"
 """The URL of a producer that counts nothing."""
 MEMORY: Final = "memory://"
-"""The beginning of a URL whose producers keep their increments in this process. Each name behind it
-is a place of its own, as each Redis is."""
+"""The beginning of a URL whose producers keep their increments in this process. Producers with the
+same URL share their increments; another name behind ``memory://`` is another URL."""
 Missing = Literal["error", "off"]
 """The effect of a missing URL: a ValueError, or a producer that counts nothing."""
 
@@ -69,8 +69,8 @@ class Options:
         socket_timeout: seconds to wait for an answer of Redis.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
         handle_sigterm: whether to flush before SIGTERM, SIGHUP, SIGQUIT or SIGINT ends the process
-            by its default action. If the application has its own handler of SIGTERM, the producer
-            is flushed as well, while that handler runs.
+            by its default action. If the application has set its own handler of SIGTERM before the
+            producer was created, the producer is flushed as well, while that handler runs.
         handle_os_exit: whether to flush before ``os._exit()`` ends the process or ``os.exec…()``
             replaces its program.
     """
@@ -122,7 +122,8 @@ def from_environment(
     ``COUNTERSINK_REDIS_URL`` (or ``COUNTERSINK_REDIS_URL_FILE``, the path of a file with the URL)
     is required, unless ``missing`` is ``"off"``. The variable of an option is
     ``COUNTERSINK_PRODUCER_<OPTION>``, for example ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``.
-    ``COUNTERSINK_PRODUCER_<OPTION>_FILE`` names a file with the value instead.
+    ``COUNTERSINK_PRODUCER_<OPTION>_FILE`` names a file with the value instead. An empty variable
+    counts as missing.
 
     Args:
         environment: the variables; ``os.environ`` by default.
@@ -130,8 +131,8 @@ def from_environment(
             returns the URL ``off://``.
 
     Raises:
-        ValueError: the URL is missing, a value is invalid, or a variable and its ``_FILE`` are both
-            set; the message names the variable.
+        ValueError: the URL is missing, an option's value is invalid, a variable and its ``_FILE``
+            are both set, or a file cannot be read. The URL itself is not checked.
     """
     if missing not in get_args(Missing):
         raise ValueError(f"missing must be 'error' or 'off', not {missing!r}")
@@ -154,7 +155,7 @@ def from_environment(
 
 @cache  # once in a process
 def warn_of_variables() -> None:
-    """Warn of each environment variable ``COUNTERSINK_PRODUCER_…`` that nothing reads."""
+    """Log a warning of each environment variable ``COUNTERSINK_PRODUCER_…`` that nothing reads."""
     known = [field.name.upper() for field in fields(Options)]
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)
@@ -167,7 +168,7 @@ def warn_of_variables() -> None:
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:
     """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names.
-    Return None if neither variable is set.
+    Return None (or ``""``, if the variable is empty) if neither is set.
 
     Raises:
         ValueError: both are set, or the file cannot be read.

@@ -49,8 +49,8 @@ class Parcel:
         at: time of the first attempt to send the entry, in Unix ms on Redis's clock; ``None``
             before that attempt.
         in_doubt: whether the answer to an attempt was lost, so that Redis may have the entry.
-        settled: whether the entry is stored, in Redis or in the spool. The producer's lock guards
-            this attribute.
+        settled: whether the entry is stored, in Redis or in the spool. The lock of the
+            ``EventBuffer`` guards this attribute.
     """
 
     id: str
@@ -76,8 +76,8 @@ class Parcel:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
     """Figures of one producer in one process, counted from the producer's creation in this process
-    (a forked child starts at 0). An increment is one call of ``increment()`` or one item of
-    ``increment_many()`` and ``increment_batch()``, whatever its amount.
+    (a forked child starts at 0). An increment is one call of ``increment()`` or ``seen()``, or one
+    item of ``increment_many()`` and ``increment_batch()``, whatever its amount.
     ``accepted - stored - spooled`` is the number of increments that are only in the memory of this
     process.
 
@@ -89,9 +89,9 @@ class Stats:
         spooled: number of increments written and fsynced to the disk spool.
         replayed: number of increments sent to Redis from segments of the spool, also from those
             that dead processes have left.
-        dropped: number of increments for which memory and spool had no room, or which were not
-            stored when the producer was closed. Batches that ``increment_batch()`` refused are not
-            included.
+        dropped: number of increments for which memory and spool had no room, which were not stored
+            when the producer was closed, or which came later. Batches that ``increment_batch()``
+            refused for lack of room or of a salt are not included.
         pending_rows: number of rows in memory that are not stored yet. A sighting whose member
             waits for a salt counts as a row.
         last_error: an error message without passwords: that of the spool, if its last write failed
@@ -222,7 +222,8 @@ class Outbox:
 
     def settle(self, parcels: Sequence[Parcel], *, spooled: bool = False) -> None:
         """Record that parcels are stored: they leave the outbox, and the bell rings. A parcel that
-        was settled before is ignored. After :meth:`give_up` all parcels are ignored.
+        was settled before is ignored. After :meth:`give_up` all parcels are ignored. Without
+        parcels, only the results of :meth:`settled` are updated, and the bell rings.
 
         Args:
             spooled: True if they are stored in the spool, False if in Redis.
@@ -244,8 +245,8 @@ class Outbox:
         self.bell.ring()
 
     def newest_generation(self) -> int:
-        """Return the number of the generation that contains the newest row folded so far. Pass it
-        to :meth:`settled`, to find out whether all rows folded so far are stored.
+        """Return the number of the generation that is being filled: no row folded so far has a
+        higher one. Pass it to :meth:`settled`, to find out whether all these rows are stored.
         """
         with self._lock:
             self._update_oldest()

@@ -48,10 +48,11 @@ class Producer(Recorded):
     """Counts events: accepts increments in well under a microsecond each, folds them into rows
     (adds up the increments of a key in a minute), and sends the rows to Redis in the background.
 
-    ``increment()`` never waits for Redis or a disk and never raises because of them. While Redis is
-    away, the producer keeps adding up in bounded memory, and writes rows to the spool if it has
-    one. When there is no room left, further increments are dropped; their number is kept and
-    logged. Stored increments are counted exactly once, however often they are sent.
+    ``increment()`` never waits for Redis or a disk and never raises because of them; if memory is
+    nearly full, it may pause for 0.1 ms. While Redis is away, the producer keeps adding up in
+    bounded memory, and writes rows to the spool if it has one. When there is no room left, further
+    increments are dropped; their number is kept and logged. Stored increments are counted exactly
+    once, however often they are sent.
 
     One producer per process is enough. All threads may use it. Asyncio code may use it, too; it
     runs calls that wait in a thread: ``await asyncio.to_thread(producer.flush)``. Forked children
@@ -65,9 +66,10 @@ class Producer(Recorded):
     the main thread created the producer or has counted with it.
 
     Args:
-        url: the URL of Redis: ``redis://``, ``rediss://`` or ``unix://``. For tests: ``memory://``
-            keeps the increments in the process, and the methods ``count``, ``totals`` and
-            ``assert_counted`` tell what was counted; ``off://`` counts nothing.
+        url: the URL of Redis: ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://`` or
+            ``redis+cluster://``. For tests: ``memory://`` keeps the increments in the process, and
+            the methods ``count``, ``totals`` and ``assert_counted`` tell what was counted;
+            ``off://`` counts nothing.
         options: keyword arguments, each with its default in
             :class:`~countersink.producers.options.Options`.
 
@@ -108,8 +110,8 @@ class Producer(Recorded):
                 ``"error"``: raise ValueError.
 
         Raises:
-            ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is ``"off"``), or a
-                setting is invalid; the message names the variable.
+            ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is ``"off"``), or
+                the URL or a setting is invalid; the message quotes the URL or names the setting.
         """
         url, options = from_environment(missing=missing)
         warn_of_variables()
@@ -137,10 +139,10 @@ class Producer(Recorded):
             at: the time of the event, an aware datetime, at most 366 days ahead. By default the
                 event belongs to the present minute on Redis's clock, which the producer knows to
                 within 50 ms or so.
-            id: the application's id of the event, at most 1,000 characters. Further increments of
+            id: the application's id of the event, 1 to 1,000 characters. Further increments of
                 the counter with this id (and the same ``id_scope``) are not counted, as long as
-                MySQL keeps the id (``ledger_days``). An increment with an id is sent in an entry of
-                its own, which costs more, so give an id only to the few events that need one.
+                MySQL keeps the id (3 days by default). An increment with an id is sent in an entry
+                of its own, which costs more, so give an id only to the few events that need one.
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing is counted.
@@ -233,15 +235,16 @@ class Producer(Recorded):
             increments: at most 1,000 objects of :class:`~countersink.producers.Increment`, or
                 tuples with the same items in the same order. The items mean the same as the
                 arguments of :meth:`increment`.
-            id: the application's id of the batch, at most 1,000 characters. A batch with an id is
+            id: the application's id of the batch, 1 to 1,000 characters. A batch with an id is
                 sent as one entry, and its increments must not have ids. Only one batch with this id
                 is counted, even if several producers with the same ``id_scope`` send it at the same
-                time, as long as MySQL keeps the id (``ledger_days``).
+                time, as long as MySQL keeps the id, as for :meth:`increment`.
 
         Returns:
-            True if the batch was accepted. False if it was refused: memory has no room for all of
-            it now, or it contains members of a counter whose salt is not known yet. A refused batch
-            is not counted, and does not appear in ``stats()`` either.
+            True if the batch was accepted, or is empty. False if it was refused: memory has no room
+            for all of it now, or it contains members of a counter whose salt is not known yet. A
+            refused batch is not counted, and does not appear in ``stats()`` either. Also False, and
+            the batch is dropped, if the last flush of an ending process has begun.
 
         Raises:
             InvalidBatch: some increments are invalid. The error, a ValueError, has the position of
@@ -274,9 +277,9 @@ class Producer(Recorded):
 
         The counter must count different members: ``countersink counter set COUNTER --unique``.
         Members leave the process only as hashes. They are hashed with a salt of the counter, which
-        a worker puts into Redis. Until the producer has read the salt, at most 10,000 members wait
-        in memory. Sightings beyond this number, and sightings that still wait when the producer is
-        closed, are counted without their members.
+        a worker puts into Redis. Until the producer has read the salt, members wait in memory, at
+        most 10,000 and 8 MiB. Sightings beyond this limit, or still waiting when the producer is
+        closed, or of a time for which there is no salt, are counted without their members.
 
         Args:
             counter, key, at: as for :meth:`increment`.
@@ -311,8 +314,8 @@ class Producer(Recorded):
 
     def counts_members(self, counter: str) -> bool | None:
         """Return whether a counter counts different members (``counter set --unique``), by Redis's
-        last answer. Return None if Redis has not answered yet, or if the answer is too old. Never
-        waits: the send thread asks Redis in the background.
+        last answer. Return None if Redis has not answered yet, or if the answer is too old although
+        Redis can be reached. Never waits: the send thread asks Redis in the background.
         """
         salts = self._events.sightings.salts
         found = salts.counts_members(counter)
@@ -323,9 +326,9 @@ class Producer(Recorded):
 
     def awaits_salt(self, counter: str) -> bool:
         """Return True if the present salt of a counter is not known, but may become known soon:
-        Redis has not answered yet, the counter was set ``--unique`` a moment ago, or no worker was
-        running to make the salt in time. Return False if the salt is known, or if none can be
-        expected. Never waits, like :meth:`counts_members`.
+        Redis has not answered in the last second, or has said for less than 10 seconds that the
+        salt is missing (a worker may be about to make it). Return False if the salt is known, or if
+        none can be expected. Never waits, like :meth:`counts_members`.
         """
         found = self._events.sightings
         if found.hashed(counter, None, b"") is not None:
@@ -352,8 +355,8 @@ class Producer(Recorded):
         self.close()
 
     def start_over(self) -> None:
-        """Discard all increments. Called in a forked child, because the parent sends the increments
-        that the child has inherited.
+        """Begin with empty buffers. Called by the constructor, and in a forked child, because the
+        parent sends the increments that the child has inherited.
         """
         super().start_over()
         self._fast = self._events.fast
@@ -372,8 +375,8 @@ class Producer(Recorded):
             minute: the minute of the sighting; None stands for now.
 
         Raises:
-            ValueError: the counter does not count different members, or the salt of this minute was
-                deleted or will not be made.
+            ValueError: for 10 seconds Redis has answered that the counter has no salt; or the salt
+                of this minute was deleted or will not be made within a day.
         """
         events = self._events
         found = events.sightings.hashed(counter, minute, member)

@@ -42,7 +42,7 @@ class _Record:
 
     Attributes:
         increments: the increments, in the order of the calls.
-        ids: the application's ids seen so far.
+        ids: the application's ids seen so far: (counter, id) of an increment, (id,) of a batch.
     """
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class Recorded(Engine):
             raise AssertionError(f"counted {self.totals()!r}, expected nothing")
 
     def clear(self) -> None:
-        """Forget all increments and ids."""
+        """Forget all increments and ids of all producers with this URL."""
         record = self._record()
         with _lock:
             record.increments.clear()

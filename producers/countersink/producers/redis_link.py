@@ -38,8 +38,8 @@ class RedisLink:
     Attributes:
         connected: whether Redis answered the last command.
         held_back: whether nothing is sent because the stream is longer than ``max_stream_length``.
-        failures: number of failed attempts to connect or to send.
-        last_error: error message of the last failure, without passwords; None where there was none.
+        failures: number of failed attempts to connect, to send or to read.
+        last_error: message of the last failure or too long stream, without passwords, or None.
         trail: finds out when the entries that this process has stored are applied.
     """
 
@@ -67,11 +67,11 @@ class RedisLink:
 
     def seconds_to_next_try(self) -> float:
         """Return the seconds that are left of a pause, in which :meth:`ready` does not contact
-        Redis."""
+        Redis. From any thread."""
         return max(0.0, self._not_before - time.monotonic())
 
     def try_now(self) -> None:
-        """End the pause after a failure, so that ``ready`` contacts Redis. From any thread."""
+        """End a failure's pause, unless ``held_back``: ``ready`` tries again. From any thread."""
         if not self.held_back:
             self._not_before = 0.0
 
@@ -95,7 +95,7 @@ class RedisLink:
 
     def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
         """Send parcels, whose ``at`` must be set; return those that Redis has stored. Never raises
-        if Redis fails: if the connection breaks, all become ``in_doubt``, and the result is empty.
+        if Redis fails: if :func:`deliver` raises, all become ``in_doubt``, and the result is empty.
         """
         client = self._client
         if client is None:
@@ -119,7 +119,7 @@ class RedisLink:
         return delivery.stored
 
     def salts(self, counters: Sequence[str]) -> dict[str, list[Salt]] | None:
-        """Return the intact salts of each of the counters; return None if Redis did not answer."""
+        """Return the intact salts of each counter, or None if Redis did not answer or refused."""
         client = self._client
         if client is None:
             return None
@@ -205,8 +205,8 @@ class SendResult:
         stored: the parcels that Redis has stored.
         last_id: the stream id of the last stored parcel; ``None`` where no parcel was stored.
         length: number of entries in the stream afterwards; 0 where it is unknown.
-        error: the error of a parcel that was not stored, or of the command for the length; ``None``
-            where there was no error.
+        error: the error of the last parcel that was not stored, or else of the command for the
+            length; ``None`` where there was no error.
     """
 
     stored: list[Parcel]
@@ -299,8 +299,8 @@ class Trail:
         return len(self._breaks)
 
     def report_break(self) -> None:
-        """Log the cause of the last break, unless it was logged. Marks that are made with the new
-        value of ``reported_breaks`` concern only entries stored after this break."""
+        """Log the cause of the last break, unless it was logged. Checkpoints with the new value of
+        ``reported_breaks`` tell only about entries stored after this break."""
         before, self.reported_breaks = self.reported_breaks, self.breaks
         if self.reported_breaks > before:
             self._log(
@@ -340,7 +340,7 @@ class Trail:
         self._ends[stream] = stream_id
 
     def checkpoint(self, since: int) -> Checkpoint:
-        """Return a checkpoint of the last entry stored so far in each stream.
+        """Return a checkpoint of the last entry that this process has stored in each stream.
 
         Args:
             since: the value of :attr:`breaks` or :attr:`reported_breaks` before the entries were

@@ -1,6 +1,6 @@
 """The thread that sends rows to Redis (``SendThread``) and the call that waits for it (``Flush``):
-when the thread sends rows, how fast it replays a spool, the log line about dropped increments and
-their cause.
+when the thread sends rows, how often it looks for segments to replay, the log line about dropped
+increments and their cause.
 
 See ``runtime/log.py`` (``QUIET_S``) for how often a line is logged.
 """
@@ -32,7 +32,7 @@ ADOPT_SECONDS: Final = 10.0
 @dataclass(repr=False, eq=False)
 class SendThread(WorkThread):
     """The thread that sends rows to Redis: at regular intervals, earlier if there are many rows,
-    and immediately on request.
+    and immediately on request. It also replays the spool and reads salts.
     """
 
     _link: RedisLink
@@ -69,7 +69,7 @@ class SendThread(WorkThread):
             self.bell.ring()
 
     def flush_now(self) -> None:
-        """Make the thread send all rows now, without waiting for the interval to end."""
+        """Make the thread try to send all rows now, without waiting for the interval to end."""
         self._urgent = True
         self.bell.ring()
 
@@ -89,8 +89,8 @@ class SendThread(WorkThread):
         self._link.close()
 
     def work_once(self) -> None:
-        """Send the entries of the spool, then all rows that are in memory now. Stop when Redis
-        takes no more.
+        """Read the salts that are due, send the entries of the spool, then all rows that are in
+        memory now. Stop when Redis takes no more. During a pause of the link, send nothing.
         """
         self._urgent = False
         self._next_flush = time.monotonic() + self._options.flush_interval
@@ -123,16 +123,16 @@ class SendThread(WorkThread):
             self._next_flush = min(self._next_flush, again)
 
     def has_no_salts(self, since: float) -> bool:
-        """Return True if it is useless to wait for salts: since the monotonic time ``since`` Redis
-        has answered that the counters of all waiting members have no salt, and no worker is about
-        to make one. Return False if no member waits.
+        """Return True if it is useless to wait for salts: of each counter with waiting members
+        Redis has said for ``SALT_SECONDS``, the last time after the monotonic time ``since``, that
+        the salt is missing. Return False if no member waits.
         """
         salts = self._events.sightings.salts
         waiting = self._buffer.waiting_members.counters
         return bool(waiting) and all(salts.has_none(counter, since) for counter in waiting)
 
     def _log_waiting_members(self) -> None:
-        """Log that members wait for a salt, and why their counter has none."""
+        """Log that members wait for a salt, and why, for one counter about which Redis answered."""
         salts = self._events.sightings.salts
         for counter in self._buffer.waiting_members.counters:
             known = salts.counts_members(counter)
@@ -141,8 +141,8 @@ class SendThread(WorkThread):
                 return
 
     def log_missing_members(self, *, seldom: bool = False) -> None:
-        """Log how many sightings were counted without their members since the last such line, and
-        why.
+        """Log how many sightings were counted without their members since the last such line, if
+        any, and why the last of them.
 
         Args:
             seldom: True leaves the line out if such a line was logged a short time ago; False
@@ -226,8 +226,8 @@ class SendThread(WorkThread):
                 return
 
     def _replay(self) -> bool:
-        """Send the entries of the spool. Return True if Redis has taken all of them, except those
-        that cannot be read. Return False if Redis fails, or if the thread is to end.
+        """Send the entries of the spool, if any. Return True if Redis has taken all of them, except
+        those that cannot be read; False if Redis takes no more, or if the thread is to end.
         """
         spool = self._spool
         if spool is None:

@@ -1,5 +1,6 @@
-"""Threads, locks and waits (``Thread``, ``WorkThread``, ``Bell``, ``pause``) that are those of the
-operating system even where gevent or eventlet has patched Python.
+"""Threads, locks and waits (``Thread``, ``WorkThread``, ``Bell``) that are those of the operating
+system even where gevent or eventlet has patched Python; and waits in threads of the application,
+during which other greenlets run (``pause``, ``Bell.wait_in_app``).
 
 gevent and eventlet replace names in ``threading``, ``_thread`` and ``time``, in some applications
 before this package is imported, in others after. A greenlet that waits for a real lock blocks all
@@ -82,8 +83,8 @@ _ending = False
 
 def block_greenlets() -> None:
     """Make each later wait, in :func:`pause` or for a bell, block all greenlets of its thread.
-    Called at the end of the process, when nothing is stored any more. Otherwise a greenlet could
-    still count an event and confirm it to a client, and the event would be lost.
+    Called before the last flush of the process. Otherwise a greenlet could still count an event and
+    confirm it to a client, and the event would be lost.
     """
     global _ending
     _ending = True
@@ -245,8 +246,8 @@ class Bell:
 
 
 class WorkThread(Thread):
-    """A thread that does its work whenever its bell rings. If the thread cannot be started, callers
-    of :meth:`work` do the work themselves.
+    """The base of a thread that waits until its bell rings, or for a time, and then works. If the
+    thread cannot be started, callers of :meth:`work` do the work themselves.
 
     Attributes:
         stopping: whether the thread was told to end.

@@ -35,9 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def countersink_producer(monkeypatch: pytest.MonkeyPatch) -> "Producer":
-    """A producer that counts in memory. All counts in memory are cleared before the test. During
-    the test, ``Producer.from_env()`` counts in the same memory. So does each producer that was
-    created before with the URL ``memory://``.
+    """A producer that counts in memory, with the URL ``memory://``. The counts of this URL are
+    cleared before the test. During the test, ``Producer.from_env()`` counts in the same memory. So
+    does each producer that was created before with this URL.
     """
     from countersink.producers import Producer
 
@@ -54,7 +54,8 @@ def countersink_store(
 ) -> "Iterator[Store]":
     """A store on a database that is created for the test and dropped after it. ``Store.from_env()``
     uses the same database during the test. If a transaction that outlasts the fixture has used the
-    database, it is dropped when pytest ends.
+    database, the database is dropped when pytest ends. Without a server (``COUNTERSINK_MYSQL_URL``)
+    or without the package of ``Store``, the test is skipped.
     """
     try:
         from countersink.database.connection import connect

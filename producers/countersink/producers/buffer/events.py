@@ -40,7 +40,7 @@ CHUNK: Final = 2_000
 ALL_CHUNK: Final = 4_000
 """Number of events that a flush folds at a time."""
 MANY_SECONDS: Final = 5e-6
-"""Seconds for which ``increment_many`` waits per key, so that the fold and the send thread run."""
+"""Seconds per key for which ``increment_many`` waits in ``Mode.FULL``, so that the threads run."""
 MAX_MANY_SECONDS: Final = 0.25
 """Maximum of seconds for which one call of ``increment_many`` waits."""
 
@@ -78,8 +78,8 @@ class EventBuffer:
         lock: guards the row buffer, the numbers and the removal of events. Never held during I/O.
             The main thread must not hold it when a signal handler may call ``FoldThread.ask``: the
             handler would wait for the fold thread, and the fold thread for the lock.
-        accepted: number of increments folded into rows.
-        dropped: number of increments that came after the close, or for which memory had no room.
+        accepted: number of increments folded into rows, or waiting for salts; without dropped ones.
+        dropped: number of increments that came after the close, had no room or were not stored.
         mode: what a call does in addition when it takes the slow way (see :class:`Mode`).
         waits_for_room: whether events for which memory has no room wait instead of being dropped.
         blocked: whether the last fold left events unfolded for lack of room.
@@ -145,7 +145,7 @@ class EventBuffer:
                 pauses -= 1
 
     def put_batch(self, batch: IncrementBatch) -> bool:
-        """Add a checked batch and reserve room for it; returns False where there is no room."""
+        """Add a checked batch and reserve room; returns False if there is none, or after close."""
         buffer = self.buffer
         buffer.large_rows = buffer.large_rows or batch.dimensions or bool(batch.members)
         with self._promising:
@@ -261,7 +261,7 @@ class EventBuffer:
             return self._fold_chunk(limit)
 
     def fold_all(self, allowed: Callable[[], int] = lambda: ALL_CHUNK) -> None:
-        """Fold all events that are present when the call begins.
+        """Fold all events that are present when the call begins; count refused ones as dropped.
 
         Args:
             allowed: a function that returns how many events may be folded now; called repeatedly.

@@ -39,8 +39,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(repr=False, eq=False)
 class FoldThread(Thread):
-    """The thread that folds events into rows (adds up equal events), every 50 ms and at the end of
-    each minute.
+    """The thread that folds events into rows (adds up equal events): while there are events, every
+    50 ms and at the end of each minute.
 
     Args:
         events: the buffer with the events to be folded.
@@ -74,8 +74,8 @@ class FoldThread(Thread):
 
     def ask(self, question: Callable[[], Answer], timeout: float) -> Answer | None:
         """In the fold thread, fold all present events and then call ``question``; return its
-        result. Return None if the thread does not answer within ``timeout`` seconds. If the thread
-        does not run, the caller's thread folds and calls ``question``.
+        result. Return None after ``timeout`` seconds; the thread may still call ``question`` later.
+        If the thread does not run, the caller's thread folds and calls ``question``.
         """
         answers: list[Answer] = []
         bell = Bell()

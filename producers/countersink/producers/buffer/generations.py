@@ -87,8 +87,8 @@ class MinuteTable:
 
     Attributes:
         counts: maps each key to its amount.
-        extra: maps a key to the number of its increments minus its amount. Keys for which this is 0
-            are left out, so increments by 1 need not change it.
+        extra: maps a key to the number of its increments minus its amount. A missing key stands for
+            0, so increments by 1 need not change it.
         large: whether an amount is beyond ±``LARGE``, so that every sum must be checked for
             overflow.
     """
@@ -224,7 +224,7 @@ class Generation:
 
     def walk(self) -> Iterator[tuple[Row, int]]:
         """Yield all rows without an id of the application, each with the number of its increments.
-        Deletes each table after its last row.
+        Empties ``tables`` and ``members``; each table is freed after its last row.
         """
         yield from self.full
         tables = list(self.tables.items())

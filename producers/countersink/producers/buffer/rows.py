@@ -27,7 +27,7 @@ from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
 from countersink.stream.entry import MembersRow, Row
 
 PIECE: Final = 2_000
-"""Number of keys that are added in one call into C, which holds the interpreter lock."""
+"""Number of keys of ``increment_many`` that are added at a time, to bound calls into C."""
 NEVER: Final = 1 << 62
 """A number above all generations; used as a limit, it means that there is no limit."""
 SMALL: Final = 1 << 31

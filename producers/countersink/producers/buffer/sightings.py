@@ -1,8 +1,8 @@
 """Class ``Sightings``, the sightings (calls of ``seen()``) that are not folded yet; and ``Salts``,
 the salts of their members: how often they are read from Redis.
 
-The fold thread hashes a member with the salt of its counter and minute. The send thread reads salts
-from Redis. Until the salt is known, the plain member waits, in memory only: see ``queues.py``.
+Members are hashed with the salt of their counter and minute, mostly by the fold thread. The send
+thread reads salts from Redis; until then plain members wait, in memory only: see ``queues.py``.
 """
 
 import time
@@ -27,8 +27,8 @@ from countersink.stream.entry import MembersRow, RedisClock
 ASK_EVERY_SECONDS: Final = 60.0
 """Seconds between reads of a counter's salts from Redis."""
 ASK_AGAIN_SECONDS: Final = 1.0
-"""Seconds between these reads for a counter without salts, or without the salt of a minute that is
-not over."""
+"""Seconds between these reads for a counter without salts, or without a salt that a sighting
+needs."""
 STALE_SECONDS: Final = 120.0
 """Age of salts above which they are used only while Redis is away: after a pause in which nobody
 needed them, they may be old."""
@@ -71,7 +71,7 @@ class Salts:
     and any thread may use them.
 
     Attributes:
-        reachable: whether Redis answered the last request for salts.
+        reachable: whether Redis answered the last command of the send thread.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Salts:
         self._wanted: dict[str, None] = {}  # requested by callers and by the fold thread
 
     def want(self, counter: str) -> None:
-        """Request that the send thread reads the salts of a counter from Redis."""
+        """Make the send thread read a counter's salts, unless it has ``MAX_COUNTERS`` requests."""
         if counter not in self._wanted and len(self._wanted) < MAX_COUNTERS:
             self._wanted[counter] = None
 
@@ -100,8 +100,8 @@ class Salts:
         return None
 
     def is_out_of_reach(self, counter: str, minute: int, now: int) -> bool:
-        """Return True if members seen in ``minute`` will never be hashed: the salt for this minute
-        was deleted, or workers will not make it within a day.
+        """Return True if members seen in ``minute`` will never be hashed: it is before the first of
+        the known salts, or workers will not make its salt within a day. False if no salt is known.
 
         Args:
             minute: the minute of the sighting.
@@ -116,8 +116,8 @@ class Salts:
 
     def counts_members(self, counter: str) -> bool | None:
         """Return whether a counter counts different members: by Redis's last answer, it has salts.
-        Return None if there is no answer yet, or if it is too old. Unless the result is True,
-        request the salts.
+        Return None if there is no answer yet, or if it is too old although Redis can be reached.
+        Unless the result is True, request the salts.
         """
         known = self._known.get(counter)
         if known is None or not known.salts or self._is_unknown(known):
@@ -185,7 +185,7 @@ class Salts:
 
 class Sightings:
     """The sightings that callers append, and their folding into rows. Methods that fold need the
-    row buffer's lock; all other methods may be called from any thread.
+    lock of the ``EventBuffer``; all other methods may be called from any thread.
 
     A counter whose salts are known has a list of its own: key, member, key, member, …. A call of
     ``seen()`` is one ``list.extend``, like the ``append`` of ``increment()``: see ``events.py``.
@@ -250,7 +250,7 @@ class Sightings:
 
     def fold(self, limit: int, lists: list[Listed], *, wait: bool) -> tuple[int, int]:
         """Fold at most ``limit`` sightings. Return how many were taken from the lists, and how many
-        of these were dropped.
+        (of these, or of waiting ones that had to leave the queue) were dropped.
 
         Args:
             lists: the lists with the sightings, as for :func:`fold_lists`.
@@ -305,9 +305,7 @@ class Sightings:
         return dropped + self._buffer.add_members(rows)
 
     def is_out_of_reach(self, counter: str, minute: int) -> bool:
-        """Return True if members seen in ``minute`` will never be hashed: the salt for this minute
-        was deleted, or workers will not make it within a day.
-        """
+        """Return the result of :meth:`Salts.is_out_of_reach` with the present minute as ``now``."""
         return self.salts.is_out_of_reach(counter, minute, self._clock.minute())
 
     def fold_waiting(self, *, end: bool) -> int:
@@ -335,9 +333,9 @@ class Sightings:
         return dropped
 
     def _queue_member(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
-        """Keep a sighting until the salt of its member is known. If the queue has no room, count a
-        sighting (this one or a waiting one) without its member instead. Return the number of
-        sightings that were dropped, because memory had no room for that either.
+        """Keep a sighting until the salt of its member is known. If no salt will come, or the queue
+        has no room, count a sighting (this one or a waiting one) without its member instead. Return
+        the number of sightings that were dropped, because memory had no room for that either.
         """
         self.fast.clear()  # the slow way requests the salt, and waits while events are too many
         unqueued = [(counter, key, minute)]

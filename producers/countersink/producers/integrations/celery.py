@@ -27,8 +27,8 @@ def count_tasks(
     max_names: int = MAX_NAMES,
     dimensions: Mapping[str, str] | None = None,
 ) -> None:
-    """Count the tasks that this process runs under keys such as ``shop.tasks.charge succeeded``,
-    ``… failed``, ``… retried`` and ``… revoked``.
+    """Count the tasks that this process and its pool processes run, under keys such as
+    ``shop.tasks.charge succeeded``, ``… failed``, ``… retried`` and ``… revoked``.
 
     A task that is retried twice and then succeeds counts as 2 retried, 1 succeeded. When a pool
     process ends, the producer is flushed. A second call of this function replaces the first.

@@ -4,12 +4,12 @@ status, under WSGI and ASGI.
 Settings::
 
     MIDDLEWARE = ["countersink.producers.integrations.django.CountRequests", ...]
-    COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: by environment variables
+    COUNTERSINK_PRODUCER = "shop.counting.producer"     # or a Producer; default: by environment
     COUNTERSINK_MISSING = "off"     # without those variables count nothing; default: "error"
     COUNTERSINK_COUNTER = "requests"                    # the default
     # Default: no dimensions, but keys such as "GET /users/<int:id>/ 200".
     COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}
-    COUNTERSINK_VISITORS = True     # count visitors; or a function of the request; default: False
+    COUNTERSINK_VISITORS = True     # or a function of the request, or its path; default: False
 
 Make it the first item of ``MIDDLEWARE``: then it sees the responses as clients get them.
 """

@@ -44,8 +44,8 @@ class CountsJobs:
     Jobs that RQ cleans up after a worker has died are not counted.
 
     Raises:
-        ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is ``"off"``), or
-            ``counter`` or ``dimensions`` is invalid.
+        TypeError, ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is
+            ``"off"``), or another setting of the environment or an attribute is invalid.
     """
 
     counter: ClassVar[str] = "jobs"

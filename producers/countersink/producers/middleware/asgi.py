@@ -44,11 +44,11 @@ class ASGIMiddleware:
         app.add_middleware(ASGIMiddleware, producer=producer)     # Starlette, FastAPI
         app = ASGIMiddleware(app, producer)                       # any other
 
-    Responses pass through unchanged, streamed or not. If the application raises before its response
-    begins, the status is 500, and the exception is raised again. If the client disconnects before
-    the response begins, the status is 499. When the server shuts down, the middleware waits, 5
-    seconds at most, until the producer has stored all counted requests. Errors of counting are
-    logged, never raised.
+    Responses pass through unchanged, streamed or not. If the application raises or returns before
+    its response begins, the status is 500; an exception is raised again. If the client disconnects
+    before that, the status is 499. When the server reports its shutdown (a lifespan event),
+    the middleware waits, 5 seconds at most, until the producer has stored all counted requests.
+    Errors of counting are logged, never raised.
 
     Args:
         app: the ASGI application.
@@ -56,7 +56,7 @@ class ASGIMiddleware:
         counter: the name of the counter to which requests are added.
         route: a function that returns the route template of a scope. By default this is
             ``scope["countersink.route"]``, which the application may set, or else the template that
-            Starlette or FastAPI has matched.
+            Starlette or FastAPI has matched. None is counted as ``__unmatched__``.
         websockets: whether to count WebSockets, too, when they are accepted or refused. Their keys
             have ``WEBSOCKET`` instead of a method: ``WEBSOCKET /rooms/{room} 101``.
         max_routes: maximum of different route templates; requests with further templates are

@@ -1,7 +1,7 @@
 """Counting of requests and jobs under a limited number of keys such as ``GET /users/{id} 200``
 (``KeyCounter``, ``CountedRequest``): names for unknown methods (``OTHER``) and missing routes
 (``UNMATCHED``), limits on the number and length of keys (``MAX_NAMES``, ``__other__``), status of
-failed requests (499, 500). Errors are logged, never raised.
+failed requests (499, 500). Errors of counting are logged, never raised.
 """
 
 import logging
@@ -43,7 +43,7 @@ METHODS: Final = frozenset(
 _STATUSES: Final[Mapping[object, str]] = {number: str(number) for number in range(100, 600)}
 
 MAX_NAMES: Final = 1_000
-"""Default maximum of different names (routes, tasks, functions) in a process."""
+"""Default maximum of different names (routes, tasks, functions) in keys of a ``KeyCounter``."""
 BEYOND: Final = "__other__"
 """The name that stands in a key for all names beyond the maximum."""
 
@@ -91,7 +91,7 @@ class KeyCounter:
 
     Raises:
         TypeError, ValueError: ``producer`` has no ``increment``, ``counter`` is not a valid name,
-            ``max_names`` is below 1, or ``dimensions`` names an unknown part.
+            ``max_names`` is below 1, or ``dimensions`` is invalid or names an unknown part.
     """
 
     def __init__(

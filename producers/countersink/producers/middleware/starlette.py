@@ -47,8 +47,8 @@ class StarletteRoutes:
 
     def __call__(self, scope: RequestData) -> str | None:
         """Return the route template that the application has stored under ``ROUTE``, or else the
-        template of the matched route. Return None if no route matched, or if the application uses
-        another framework.
+        template of the matched route. Return None if no route matched, if the route is not found,
+        or if the application uses another framework.
         """
         noted = noted_route(scope)
         if noted is not None:
@@ -83,8 +83,8 @@ def _effective(scope: RequestData, route: object) -> object:
 
 
 def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
-    """Yield each place of the matched route below ``router``. There is at least one if the route
-    has a path.
+    """Yield each place of the matched route below ``router``. There is at least one if ``route`` is
+    given and ``matched`` has a path.
 
     Args:
         router: the outermost router.

@@ -1,8 +1,8 @@
 """The disk spool: files (segments) in which a producer stores entries while Redis is away.
 
 Several processes may share a directory. Each segment is written by one process, which holds a
-``flock`` on the file as long as it lives. If nobody holds this lock, the process has ended, and any
-other process may replay the segment: send its entries to Redis.
+``flock`` on the file until it has replayed it (sent its entries to Redis), has closed its producer
+or has ended. If nobody holds this lock, any process may replay the segment.
 """
 
 from countersink.producers.errors import SpoolError

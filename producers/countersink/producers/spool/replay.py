@@ -322,7 +322,7 @@ class Backlog:
             now_ms: returns the time to be used as ``at``, in Unix ms.
 
         Raises:
-            SpoolError: the parcels cannot be read now, or their times cannot be written.
+            SpoolError: a segment cannot be read, written (to note a time) or deleted now.
         """
         while self._segments and not self._records:
             segment = self._segments[0]
@@ -363,8 +363,8 @@ class Backlog:
         self._records.clear()
 
     def release_first(self) -> None:
-        """Release the lock of the first segment, which cannot be read now, so that a later replay
-        can try again.
+        """Remove the first segment, which cannot be read now, and release its lock, so that a later
+        replay can try again. There must be one.
         """
         self._records.clear()
         self._segments.popleft().close()

@@ -216,7 +216,7 @@ class Segment:
         """Create a new, empty segment and lock it.
 
         Raises:
-            SpoolError: the file cannot be created."""
+            SpoolError: the file cannot be created, or another process locked it first."""
         with spool_errors(f"{path}: cannot create a segment"):
             segment = cls._lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             if segment is None:
