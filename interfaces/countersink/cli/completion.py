@@ -86,8 +86,8 @@ def completion_items(context: click.Context, kind: str, begin: str) -> list[Comp
 
 
 def suggest(context: click.Context, error: LookupError) -> None:
-    """Add the note "did you mean …?" to the error of a command, for each argument that names
-    nothing but is similar to an existing name. Errors other than :class:`ExplainedError` and
+    """Add the note "did you mean …?" to the error of a command, for each argument or option that
+    names nothing but is similar to an existing name. Errors other than :class:`ExplainedError` and
     :class:`Failure` get no notes."""
     if not isinstance(error, ExplainedError | Failure):
         return

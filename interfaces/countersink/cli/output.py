@@ -1,6 +1,5 @@
-"""Output of commands: results as JSON, CSV or tables, durations as text, escaped control
-characters, progress bars, notices on stderr. Also the question before a deletion, and the handling
-of SIGINT and SIGTERM.
+"""Output of commands: results as JSON, CSV or tables, escaped control characters, progress bars,
+notices on stderr. Also the question before a deletion, and the handling of SIGINT and SIGTERM.
 
 Keys come from anyone who can request a counted URL. They may contain escape sequences that rewrite
 a terminal's screen, so control characters are escaped. See ``reads/formats.py`` for the escaping of
@@ -190,7 +189,7 @@ def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
     """Return a width for each column that is shown, by the column's number. ``texts`` are the texts
     of each column. If the table is wider than the terminal, wide columns become narrower: down to
     20 characters or, except for keys, the longest word. If that is not enough, columns marked ``-``
-    are left out."""
+    are left out. If stdout is no terminal, only columns of keys are limited (``_PIPED_KEY``)."""
     widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}
     keys = [number for number, name in enumerate(columns) if name.startswith("~")]
     if (room := terminal_width()) == sys.maxsize:
@@ -382,8 +381,8 @@ class StopRequest(Stop):
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
-    """Handle SIGINT and SIGTERM inside the block, and yield a :class:`StopRequest`. It is True from
-    the first signal on; a second signal raises SystemExit. Restore the handlers after the block."""
+    """Handle SIGINT and SIGTERM inside the block, and yield a :class:`StopRequest`, which the first
+    signal requests; a second one raises SystemExit. Restore the handlers after the block."""
     stop = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -99,7 +99,8 @@ class ChildProcess:
         return f"ended with status {status}"
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and its children. Does nothing if the process has ended."""
+        """Send a signal to the process and its children. Does nothing if the process has ended,
+        even if children still run."""
         if self.alive():
             try:
                 os.killpg(self.pid, number)

@@ -5,8 +5,9 @@ The value of an option comes from the flag, else from the environment, else from
 is the default.
 
 A *setting* describes an installation (URLs, sizes, formats). It is also an environment variable
-``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes a single call of a
-command (``--from``, ``--drain``). It is a flag only: a variable would apply to later calls, too.
+``COUNTERSINK_<COMMAND>_<OPTION>`` (``COUNTERSINK_<OPTION>`` if commands share it) and a key in the
+file. A *one-off* describes a single call of a command (``--from``, ``--drain``). It is a flag only:
+a variable would apply to later calls, too.
 
 At its top, the file has the settings that all commands share. A table for each command follows::
 
@@ -142,7 +143,8 @@ class Command(DocumentedCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and return those that no parameter took. Then warn of environment
         variables ``COUNTERSINK_…`` that nothing reads, even if the arguments are wrong. There is no
-        warning while a shell asks for completions."""
+        warning while a shell asks for completions. For ``--limit`` and ``-n``, which the command
+        lacks, the error suggests ``--top``, if the command has that."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -416,8 +418,8 @@ def known_urls() -> set[str]:
 
 
 def record_option(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Store the value of an option for :func:`option_value`, and return the value. Options name
-    this function as their callback, so click calls it with their values."""
+    """Store the value of an option for :func:`option_value`, and return the value. It is the
+    callback of a few options, such as ``--format``, so click calls it with their values."""
     context.meta[f"countersink.{parameter.name}"] = value
     return value
 
@@ -432,8 +434,9 @@ def _record_url(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def option_value(name: str) -> Any:
-    """Return the value of an option of the current command that :func:`record_option` stored, such
-    as ``format`` or a URL. None if the command has no value for it, or if no command runs."""
+    """Return the value of an option of the current command that :func:`record_option` stored: a
+    format, ``spreadsheet``, a URL, the host or port of metrics. None for any other option, and if
+    the command has no value for it or no command runs."""
     context = click.get_current_context(silent=True)
     return context and context.meta.get(f"countersink.{name}")
 
@@ -483,6 +486,7 @@ def open_store() -> "Store":
 
     Raises:
         Misuse: no URL is configured.
+        Misconfigured: a URL cannot be used.
     """
     from countersink.store import Store
 
@@ -496,6 +500,7 @@ def open_queue(client_name: str) -> "redis.Redis":
 
     Raises:
         Misuse: no URL is configured.
+        StreamMisconfigured: the URL cannot be used.
     """
     from countersink.stream.connection import connect
 

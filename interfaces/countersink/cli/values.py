@@ -23,9 +23,10 @@ T = TypeVar("T")
 
 
 class Checked(click.ParamType[T]):
-    """The type of an option. The function ``read`` turns a text into a value. If the text is wrong,
-    ``read`` raises ValueError, with a message that says what is allowed. ``name`` is the name of
-    the type, such as ``counter``. Shell completion offers existing names of this type."""
+    """The type of an option or argument. The function ``read`` turns a text into a value. If the
+    text is wrong, ``read`` raises ValueError, with a message that says what is allowed. ``name`` is
+    the name of the type, such as ``counter``. Shell completion offers existing names of this type,
+    if the database has such names, as for counters and jobs."""
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:
         self.name = name

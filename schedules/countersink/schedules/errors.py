@@ -6,9 +6,9 @@
     ├── RunStopped   the job was stopped, and its work so far is lost
     ├── TablesDiffer the tables differ from the ledger, or from the tracked tables
     └── Alarm        a person should look
-    RunFailed        a run failed, or could not begin; RQ gets this error
+    RunFailed        a run failed, could not begin, or is taken over; RQ gets this error
     NotOurs          an RQ job is not countersink's
-    Outdated         the counter was changed or deleted after retention read it
+    Outdated         a counter was changed or deleted after retention had read the counters
 """
 
 
@@ -16,9 +16,9 @@ class JobFailed(Exception):
     """A job found a reason to fail: the data is wrong, or the work could not be done.
 
     The message is a sentence for people, which ``runs`` and the logs show unchanged, so it contains
-    no secret. If a job raises any other exception, that is a bug. A run that failed with this error
-    is not tried again, because its reason does not go away within seconds. The next planned run
-    checks again.
+    no secret. If a job raises any other exception that is not StoreError or StreamError, that is a
+    bug. A run that failed with this error is not tried again, because its reason does not go away
+    within seconds. The next planned run checks again.
     """
 
 
@@ -36,7 +36,8 @@ class Alarm(JobFailed):
 
 
 class RunFailed(Exception):
-    """A run failed, or could not begin; the message is a sentence for people."""
+    """A run failed, could not begin, or was or will be taken over by another process; the message
+    is a sentence for people."""
 
 
 class NotOurs(Exception):
@@ -44,5 +45,6 @@ class NotOurs(Exception):
 
 
 class Outdated(Exception):
-    """A counter was changed or deleted after a pass of retention had read it, so the wider bucket
-    may be wrong. The transaction that noticed this has moved no row."""
+    """A counter, perhaps another one, was changed or deleted after a pass of retention had read the
+    counters, so the wider bucket may be wrong. The transaction that noticed this has moved no row.
+    """

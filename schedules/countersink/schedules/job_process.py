@@ -45,9 +45,10 @@ def run(
     status, 0.
 
     At a signal, the current run is asked to end. If it has not ended after ``stop_within_s``
-    seconds, its process is killed, and the run is taken over later; this process then ends without
-    a return. If the stop was requested by ``stop`` and not by a signal, this function waits until
-    the current run has ended. While a server is away, the job process waits for it.
+    seconds, or at a second signal, its process is killed, and the run is taken over later; this
+    process then ends with the status 1, without a return. If the stop was requested by ``stop`` and
+    not by a signal, this function waits until the current run has ended by itself. While Redis is
+    away, the job process waits for it.
 
     Args:
         options: the options of the job process.
@@ -105,9 +106,9 @@ class _Supervisor:
         self._worker: RunWorker | None = None
 
     def work(self, client: redis.Redis) -> None:
-        """Run one RQ worker until a stop is requested, or until it ends with an error, such as a
-        Redis that is away. After an error, kill the current run and wait half a second before
-        returning, so that the caller can start another worker."""
+        """Run one RQ worker until a stop is requested, or until it ends by itself, as when Redis is
+        away. If it ended by itself, kill the current run and wait half a second before returning,
+        so that the caller can start another worker."""
         self.vitals.step("waiting")
         try:
             worker = RunWorker(
@@ -151,7 +152,7 @@ class _Supervisor:
             time.sleep(_ASK_EVERY_S)
 
     def kill(self) -> None:
-        """Kill the current run, if there is one; it is taken over later."""
+        """Kill the current run, if there is one, and wait for its end; it is taken over later."""
         worker = self._worker
         if worker is not None and worker.horse_pid:
             self._log(

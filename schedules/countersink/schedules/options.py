@@ -43,7 +43,7 @@ class Cron:
     """A cron expression in a time zone. All times are aware, in UTC, and in whole seconds.
 
     Args:
-        text: the expression.
+        text: the expression, or a name such as ``@daily`` for one.
         time_zone: IANA name of the time zone in which the expression's fields are read.
 
     Attributes:
@@ -169,7 +169,8 @@ class JobOptions:
         compact_grace_s: seconds that must have passed since the end of a bucket before it counts as
             closed. Until then, late events are expected.
         compact_threshold: number of slot rows, without slot 0, that a key may have in an open
-            bucket. Only keys with more are compacted there; in closed buckets, all keys are.
+            bucket. Keys with more are compacted there, and smaller keys that lie between them; in
+            closed buckets, all keys are.
         compact_rows: number of slot rows that a transaction of compaction or retention moves at
             first. Without conflicts with writers the number grows, up to eight times this value;
             after conflicts it shrinks.
@@ -229,7 +230,7 @@ class JobProcessOptions:
         silent_s: seconds without a heartbeat after which a run is given to another process: see
             :data:`SILENT_S`.
         wait_s: seconds that a run waits for the end of its job's previous run. If the previous run
-            is still running then, the waiting run is skipped. The default is longer than
+            still writes heartbeats then, the waiting run is skipped. The default is longer than
             ``silent_s``: if the process of the previous run is dead, that is detected within the
             wait, and no run is skipped because of it.
         stop_within_s: seconds after a stop signal at which the process ends in any case.

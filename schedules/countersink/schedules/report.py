@@ -33,14 +33,15 @@ class ProcessVitals:
     read them.
 
     Attributes:
-        state: ``starting``, or ``waiting`` while a server is away; in a scheduler also
-            ``planning``, in a job process also ``idle`` and ``running``.
+        state: ``starting``, or ``waiting`` while MySQL (for a scheduler) or Redis (for a job
+            process) is away; in a scheduler also ``planning``, in a job process also ``idle`` and
+            ``running``.
         moved: the time of the last step, on the clock :func:`time.monotonic`. An attempt to reach a
             server that is away is a step, too.
         last_pass: the time of the scheduler's last complete pass, on the clock :func:`time.time`;
             None before the first one, and in a job process.
-        runs: the number of runs that a scheduler has put into RQ's queue, or that a job process has
-            started.
+        runs: the number of attempts of runs that a scheduler has put into RQ's queue, or for which
+            a job process has started a child process.
     """
 
     state: str = "starting"
@@ -62,10 +63,10 @@ class ScheduleAction(StrEnum):
     READY = "ready"
     """The process is ready: a job process waits for runs, or a scheduler plans them."""
     MISSED = "missed"
-    """A scheduler planned a run late, because no scheduler ran at its time. If several runs of the
-    job were missed, only the first is planned."""
+    """A scheduler planned a run late, because none could plan it at its time. If several runs of
+    the job were missed, only the first is planned, and those of the last minute."""
     REQUEUED = "requeued"
-    """The process of a run died, and the run is to be started again."""
+    """The process of a run writes no heartbeats, and the run is to be started again."""
     CONFIGURED = "configured"
     """The times of a job changed, or the job is new."""
     RUN_STARTED = "run_started"
@@ -80,7 +81,7 @@ class ScheduleAction(StrEnum):
     """A run was stopped before its work was done. It goes on or begins again in another process, or
     later."""
     RUN_LOST = "run_lost"
-    """A run was given to another process while this process was executing it."""
+    """A run was or will be given to another process while this process was executing it."""
     WAITING = "waiting"
     """A server is away or refuses. This is logged at once, then every 30 s with the seconds so far
     (``for_s``)."""
@@ -96,7 +97,7 @@ class ScheduleAction(StrEnum):
     STOPPING = "stopping"
     """A signal asked the process to stop."""
     STOP_FORCED = "stop_forced"
-    """The process ends while it executes a run; the run is taken over later."""
+    """The current run is killed, and is taken over later; or the process is forced to end."""
     STOPPED = "stopped"
     """The process ends."""
 

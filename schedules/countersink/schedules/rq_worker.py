@@ -195,7 +195,7 @@ seconds."""
 _TTL_S: Final = IDLE_S + 15
 """The ``worker_ttl`` for RQ, in seconds. RQ reads the queue for 15 s less than this."""
 MONITOR_S: Final = 5
-"""Seconds between two checks of the work horse, and between two heartbeats of its RQ job in Redis.
+"""Most seconds between two checks of the work horse, and two heartbeats of its RQ job in Redis.
 A work horse is the child process in which RQ executes a job."""
 
 
@@ -313,8 +313,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> Any:
-        """Return the next RQ job. Each read of the queue blocks only shortly, so that a stop is
-        noticed soon."""
+        """Return the next RQ job and its queue. Each read of the queue blocks only shortly, so that
+        a stop is noticed soon: then raise StopRequested."""
         while True:
             self._vitals.step("idle")
             if self._stop_signal.requested:
@@ -325,8 +325,9 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
                 return found
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Send the worker's heartbeat to Redis, as RQ does. If the connection is lost while there
-        is no run, :meth:`work` ends, because RQ's own waiting for Redis would not notice a stop."""
+        """Send the worker's heartbeat to Redis, as RQ does. If Redis fails during a run, the run
+        goes on. If it fails while there is no run, :meth:`work` ends, because RQ's own waiting for
+        Redis would not notice a stop."""
         try:
             super().heartbeat(timeout, pipeline)
         except redis.RedisError as error:

@@ -1,6 +1,7 @@
-"""One run in its own process: it begins the run, calls the job, and writes the result. The result
-is done, failed, stopped, over its time limit, or to be tried again after a pause. See ``runs.py``
-for the run's row."""
+"""One attempt of a run, in a process of its own: it begins the run, calls the job, and writes the
+result to the run's row. The run is then done or failed, or planned again: after a pause if the
+attempt failed, at once if it was stopped. A job that takes longer than its time limit is stopped,
+or fails. See ``runs.py`` for the row."""
 
 import logging
 import time
@@ -37,12 +38,13 @@ Result = TypeVar("Result")
 
 
 def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
-    """Execute a run of a job; RQ calls this function. Return the outcome in one word: ``done``,
-    ``stopped``, ``skipped`` or ``nothing``. It is ``nothing`` if the run is over, if this attempt
-    is not its next one, or if the job's previous run must be started again first.
+    """Execute an attempt of a run; RQ calls this function. Return the outcome in one word:
+    ``done``, ``stopped``, ``skipped`` or ``nothing``. It is ``nothing`` if the run is over, if this
+    attempt is not its next one, or if the job's previous run must be started again first.
 
     Raises:
-        RunFailed: the run failed. RQ then marks its RQ job as failed, too.
+        RunFailed: the attempt failed, could not begin, or could not write its result. RQ then marks
+            its RQ job as failed, too.
     """
     process = installed()
     at = datetime.strptime(planned, TIME_FORMAT).replace(tzinfo=UTC)
@@ -62,7 +64,8 @@ class _Ended:
         rows: number of rows for the run's row.
         reason: reason of the failure, for the log; empty if the job did not fail. For an unexpected
             error it is only the error's type, because the error's text may quote an event.
-        retryable: True if the reason may go away by itself. Then the run is tried again.
+        retryable: True if the reason may go away by itself. Then the run is tried again, unless
+            this was its last attempt.
         unfinished: whether the job ended early because it was stopped.
     """
 
@@ -107,8 +110,8 @@ class _Run:
         return self._process.ending or time.monotonic() >= self._deadline
 
     def _begin(self) -> tuple[Begun, str]:
-        """Begin the run once the job's previous run is over. Return the outcome. If the run was
-        skipped or has failed, also return the reason.
+        """Begin the run once the job's previous run is over. Return the outcome and a text: the
+        reason if the run was skipped or has failed, else a text without meaning.
 
         If the previous run has not ended after ``wait_s`` seconds, the result depends on its
         heartbeat. If it writes heartbeats, this run is skipped, and the outcome is BUSY. If it
@@ -116,7 +119,7 @@ class _Run:
         previous run be started again, and will enqueue this attempt again.
 
         Raises:
-            RunFailed: the process is to stop, or MySQL failed.
+            RunFailed: the process is to stop, or MySQL failed, also for longer than the time limit.
         """
         patient_until = time.monotonic() + self._options.wait_s
         first: OpenRun | None = None
@@ -207,8 +210,9 @@ class _Run:
         return ended.retryable and self._attempt.number < self._options.attempts
 
     def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
-        """Write to the run's row that another process can continue the run, which is neither done
-        nor failed. Return ``stopped``. Raises RunFailed as :meth:`_written`."""
+        """Write to the run's row that the run is planned again, as if this attempt had not been
+        made, so that another process continues it. Return ``stopped``. Raises RunFailed as
+        :meth:`_written`."""
         detail = None if ended.reason else ended.detail
         self._written(
             heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)

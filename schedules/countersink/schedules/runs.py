@@ -1,5 +1,6 @@
-"""The rows of the tables ``job`` and ``job_run``, and every statement that changes them: plan,
-begin, finish, put back, give back and skip a run; write its heartbeat; pause, resume and run a job.
+"""The rows of the tables ``job`` and ``job_run``, and the statements that change them: plan, begin,
+finish, put back, give back and skip a run; write its heartbeat; pause, resume and run a job. (Old
+runs are deleted by ``jobs/retention.py``.)
 Also what the tables report: last runs, overdue runs, failing jobs, numbers by state.
 
 A process *puts back* its own run, so that it can be started again. A scheduler *gives back* the run
@@ -120,8 +121,8 @@ class FailingJob:
 
     Attributes:
         job: the job's name.
-        times: number of failed attempts since the job's last run that succeeded. Runs that were
-            pruned are not included.
+        times: number of attempts of all runs that failed since the job's last run that succeeded.
+            Runs that were pruned, or are to be tried again, are not included.
         detail: the reason of the last failure.
         since: the planned time of the first failed run that is counted in ``times``, in naive UTC.
     """
@@ -167,9 +168,10 @@ def configure(
     upcoming: datetime | None,
 ) -> JobRow | None:
     """Write a job's expression, time zone and next time. Every scheduler does this when it starts,
-    so the values of the scheduler that started last hold. If the next time in the row has passed
-    already, it is kept, so that its run is still planned. If the job is turned off, planned runs
-    that never began are skipped.
+    so the values of the scheduler that started last hold. The next time in the row is kept if it
+    has passed already, so that its run is still planned, or if expression and zone are the same. If
+    ``upcoming`` is None, a next time in the row is deleted, and then planned runs that never began
+    are skipped.
 
     Args:
         session: a session outside a transaction.
@@ -207,7 +209,8 @@ def configure(
 
 def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
     """Plan the run for the time ``job.next_at``, and write ``following`` as the job's next time.
-    Return False, and change nothing, if the job's row has changed since ``job`` was read.
+    Return False, and change nothing, if the job is paused or its row has changed since ``job`` was
+    read.
 
     If a run of that time exists already, because the database's clock was set back, only the next
     time is written.
@@ -258,7 +261,7 @@ def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
 
 def give_back(session: Session, run: OpenRun) -> bool:
     """Let a run be started again, because its process writes no heartbeats. Return False, and
-    change nothing, if there was a heartbeat after ``run`` was read."""
+    change nothing, if the run ended or had a heartbeat after ``run`` was read."""
     changed = session.execute(
         "UPDATE job_run SET state = 'planned', holder = NULL, due_at = NULL"
         " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s"
@@ -379,8 +382,8 @@ def resume(session: Session, name: str) -> None:
 
 def add(session: Session, name: str) -> datetime | None:
     """Plan a run of a job for now, and return its planned time. Return None, and plan nothing, if
-    the job has a planned run that has not started, or any run planned for the present second.
-    Raises ValueError if there is no such job."""
+    the job has a planned run (also one that is to be tried again), or any run of the present
+    second. Raises ValueError if there is no such job."""
     with session.transaction():
         ((now,),) = session.query(
             "SELECT UTC_TIMESTAMP() FROM job WHERE name = %s FOR UPDATE", (name,)
@@ -418,7 +421,7 @@ def last_runs(
 def overdue(session: Session, minutes: int) -> list[RunRow]:
     """Return the runs that were planned for more than ``minutes`` ago and are still not running:
     they never began, or are to be started again. The earliest come first; at most 1,000 are
-    returned. They mean that no job process runs, or that runs do not reach it through Redis."""
+    returned. Mostly no job process runs then, or runs do not reach it through Redis."""
     return _runs(
         session,
         "WHERE state = 'planned' AND planned_at < UTC_TIMESTAMP() - INTERVAL %s MINUTE"
@@ -440,7 +443,8 @@ def is_planned(session: Session) -> bool:
 
 def failing(session: Session) -> list[FailingJob]:
     """Return the jobs whose last attempts failed, three or more in a row, ordered by name. The
-    three attempts can be of one run. An attempt whose process died counts as failed."""
+    three attempts can be of one run. An attempt whose process died counts as failed. Attempts of a
+    run that is still to be tried again do not count."""
     rows = session.query(
         "SELECT job, SUM(attempts), MIN(planned_at) FROM job_run"
         " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"
@@ -514,8 +518,8 @@ def _primary_key(attempt: Attempt) -> tuple[str, datetime | None]:
 
 
 def _stored(text: str | None) -> str | None:
-    """Return ``text`` as its column can store it: shortened, and without characters that UTF-8
-    cannot encode."""
+    """Return ``text`` as its column can store it: at most ``TEXT`` characters, with ``?`` for
+    characters that UTF-8 cannot encode, and without NUL."""
     if text is None:
         return None
     clean = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

@@ -131,7 +131,7 @@ class _WakeTimer:
         self._awake.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the timer wakes this thread, for at most this number of seconds."""
+        """Wait until :meth:`wake` is called, for at most this number of seconds."""
         self._awake.wait(seconds)
         self._awake.clear()
 
@@ -198,7 +198,7 @@ class Planner:
 
     def _configure(self, session: Session, name: str, times: Times) -> None:
         """Write the times of a job to its row. This is done once for each job in the life of this
-        process.
+        process, and again if the row is gone.
         """
         cron = times.cron
         text = OFF if cron is None else cron.text
@@ -257,8 +257,8 @@ class Planner:
         return job.next_at
 
     def _give_back(self, session: Session, found: list[OpenRun]) -> None:
-        """Let a run be started again if this process has seen no new heartbeat of it for
-        ``silent_s`` seconds."""
+        """Let each run in ``found`` be started again of which this process has seen no new
+        heartbeat for ``silent_s`` seconds."""
         now = time.monotonic()
         if now - self._last_pass > 3 * self._options.look_every_s:
             self._silent.clear()  # this process was frozen, and perhaps the runs, too

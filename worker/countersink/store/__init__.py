@@ -210,8 +210,7 @@ class Store(AbstractContextManager["Store", None]):
     def migrate(self) -> list[str]:
         """Create the database if need be, bring its tables up to date, and return the names of the
         migrations that were applied. The errors are those of
-        :func:`countersink.database.migrate.migrate`.
-        """
+        :func:`countersink.database.migrate.migrate`."""
         return migrations.migrate(self._settings)
 
     def increment(
@@ -225,9 +224,9 @@ class Store(AbstractContextManager["Store", None]):
     ) -> None:
         """Add ``amount`` to ``key`` of ``counter``, in the transaction of ``connection``.
 
-        The amount is committed or rolled back together with the application's own rows. See
-        ``docs/transactions.md`` for the errors after which to retry, and for the rights that the
-        connection's user needs.
+        The amount is committed or rolled back together with the application's own rows; outside a
+        transaction (with autocommit), it is committed at once. See ``docs/transactions.md`` for the
+        errors after which to retry, and for the rights that the connection's user needs.
 
         Args:
             connection: a DB-API connection of the application to the server of this store.
@@ -237,7 +236,7 @@ class Store(AbstractContextManager["Store", None]):
                 Instead of a text: values of dimensions that the counter has declared, such as
                 ``{"page": "/home", "country": "DE"}``.
             amount: a signed 64-bit integer; 0 creates the key without counting.
-            at: time of the event, an aware datetime that is at most 366 days ahead. By default the
+            at: time of the event, an aware datetime from 1970 to 366 days ahead. By default the
                 present minute on the database server's clock.
 
         Raises:
@@ -295,7 +294,8 @@ class Store(AbstractContextManager["Store", None]):
 
         ``store.row_count("shop.orders", status="paid")`` returns the result of ``SELECT COUNT(*)
         FROM shop.orders WHERE status = 'paid'``. The errors are those of
-        :func:`countersink.row_counts.row_count.row_count`.
+        :func:`countersink.row_counts.row_count.row_count`, such as ValueError for a column that is
+        given twice.
 
         Args:
             table: the table as it was given to ``track``, or its counter.

@@ -55,7 +55,8 @@ class ApiKey:
         id: the public part of the key or token.
         name: a name for people.
         scopes: what the key may do; empty if its row was edited by hand and cannot be read.
-        counters: shell patterns for the names of counters that the key may use; empty for all.
+        counters: shell patterns for the names of counters that the key may use; empty for all. Of a
+            link, the names of the counters that it shows.
         max_counters: number of counters that the key may create; None for as many as the server
             allows.
         created: time of creation.
@@ -364,7 +365,7 @@ def end_login(session: Session, token_hash: bytes) -> bool:
 
 
 def live_logins(session: Session) -> list[LiveSession]:
-    """Return all logins that have not expired. Their keys may be revoked or expired."""
+    """Return all logins that have not expired. The caller checks that their keys are valid."""
     rows = session.query(
         "SELECT token_hash, api_key, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
         " FROM web_session WHERE expires > UTC_TIMESTAMP(3)"

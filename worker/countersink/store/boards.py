@@ -110,10 +110,11 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
 def change(session: Session, name: str, items: Sequence[BoardItem], author: str = "") -> Board:
     """Replace the items of a board, and return the board. Links to it then show the new items.
 
-    Args and errors are those of :func:`create`.
+    Args are those of :func:`create`, with the name of an existing board.
 
     Raises:
         NoSuchBoard: no board has this name.
+        ValueError, UnknownCounter: the items are not as :func:`create` needs them.
     """
 
     def update() -> Board:
@@ -148,8 +149,8 @@ def delete(session: Session, name: str) -> None:
 
 
 def in_turn(session: Session, work: Callable[[], Result]) -> Result:
-    """Run ``work`` in a transaction during which no other changes boards or creates links to them,
-    and no counter is deleted. Commit, and return the result of ``work``.
+    """Run ``work`` in a transaction during which nobody else changes boards or creates links to
+    them, and no counter is deleted. Commit, and return the result of ``work``.
 
     Such transactions take turns by a lock on a row that every installation has, and that nobody
     locks to count. Workers share the lock on the control row, which the deletion of a counter needs

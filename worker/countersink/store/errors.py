@@ -5,7 +5,8 @@
     BoardRefused   a ValueError: a board of this name exists, the maximum of boards is reached, or a
                    counter of a board to share does not exist
     NoSuchBoard    a LookupError: no board has this name
-    NoSuchKey      a LookupError: no key that is not revoked has this id or name
+    NoSuchKey      a LookupError: no key that is not revoked has this id or name, or several have
+                   the name
     NoSuchLink     a LookupError: no link has this id, or it has expired
     TooManyLinks   a ValueError: the maximum of valid links is reached
     TooManyNotes   a ValueError: the maximum of notes on a counter is reached

@@ -37,8 +37,8 @@ class ShareLink:
         id: the public part of the link's token.
         counter: the counter that the link shows; empty if it shows a board.
         board: name of the board that the link shows; empty if it shows one counter.
-        api_key: id of the API key that created the link, and with which it ends; empty if the
-            command line created it.
+        api_key: id of the API key that created the link, and with which it ends; empty if no key
+            was used, as on the command line.
         created: time of creation.
         expires: time at which the link ends, in whole seconds.
     """

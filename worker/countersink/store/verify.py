@@ -77,7 +77,8 @@ class Verified:
 
     @property
     def agrees(self) -> bool:
-        """Whether no difference was found."""
+        """Whether no difference was found, also by a comparison that ended early (``finished`` is
+        False)."""
         return not (self.differences or self.row_differences)
 
 
@@ -99,12 +100,12 @@ def verify(
     progress: Callable[[str], object] = lambda subject: None,
 ) -> Verified:
     """Compare every counter with the ledger and every tracked table with its counter, or only those
-    that the arguments name.
+    that the arguments name; also breakdowns, sketches and records of backfills, as the module says.
 
     Args:
         session: a session at REPEATABLE READ, outside a transaction.
-        counter: name of the only counter to compare, together with its tracked table if it has one.
-            None for all counters.
+        counter: name of the only counter to compare, together with its breakdowns and, if it has
+            one, its tracked table. None for all counters.
         table: the only tracked table to compare, together with all its counters: the name that was
             given to ``track``, or the name of a counter of the table. None for all tables. Give
             ``counter`` or ``table``, not both.
@@ -286,7 +287,7 @@ def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
 
 
 def _days(session: Session, name: str, scheme: Scheme, where: str = "TRUE") -> Counter[date]:
-    """Return day → sum of a counter's amounts on that day, in the counter's time zone.
+    """Return day → sum of a counter's buckets that begin on that day, in the counter's time zone.
 
     Args:
         session: the caller's session.

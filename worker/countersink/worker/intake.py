@@ -1,5 +1,5 @@
-"""The intake of a worker (``Intake``): it reads entries into batches, takes over entries of dead
-workers, deletes idle consumers, finds new partitions, and for ``--drain`` checks whether the
+"""The intake of a worker (``Intake``): it reads entries into batches, takes over entries of dead or
+slow workers, deletes idle consumers, finds new partitions, and for ``--drain`` checks whether the
 streams are empty. The constants say how often each is done; see ``options.py`` for idle times.
 
 A bug in decoding must not stop the worker: an entry that cannot be decoded becomes a dead letter.
@@ -35,7 +35,8 @@ from countersink.worker.report import WorkerAction
 PARTITIONS_EVERY_S: Final = 5.0
 CONSUMERS_EVERY_S: Final = 60.0
 RECOVER_COUNT: Final = 50
-"""Most entries that are taken over at once from each stream, to bound memory."""
+"""Most entries that are taken over at once from each stream, to bound memory; of dead workers, from
+each stream for each worker."""
 _DRAIN_CLAIM_EVERY_S: Final = 1.0
 INTERNAL_DETAIL = "an unexpected error in countersink; the worker's log has the traceback"
 

@@ -347,7 +347,7 @@ class Slot:
         self._number = 0
 
     def take(self) -> int:
-        """Lease a slot; return its number. If all are leased, return the number of a random slot.
+        """Lease a slot; return its number. If none can be leased, return that of a random slot.
 
         Raises:
             SchemaMismatch: the tables have another version.

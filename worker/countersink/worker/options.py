@@ -18,17 +18,18 @@ class WorkerOptions:
     Attributes:
         redis_url: URL of the Redis with the streams; not in ``repr``, because it has the password.
         mysql_url: URL of the database with the tables; not in ``repr``, for the same reason.
-        batch_entries: maximum number of entries that one read takes from all streams together. Each
-            stream has an equal share of it, but at least one entry. An entry of our producer has up
-            to 1,000 rows.
+        batch_entries: about how many entries one read takes at most from all streams together (from
+            each stream if Redis is a cluster). Each stream has an equal share, but at least one
+            entry. An entry of our producer has up to 1,000 rows.
         batch_rows: number of rows at which a batch is full, to bound memory. An entry is never
             split, so a batch can have more.
         batch_wait_ms: ms for which a read of empty streams waits, 1 to 4,000. Entries are applied
             as soon as they arrive. A longer wait only means that a stop is noticed later.
         claim_idle_ms: ms for which an entry must be pending with another worker before this worker
-            takes it over. It should exceed the time of the slowest batch: to take an entry over too
-            early is harmless, but wastes work. Entries of a worker without a heartbeat are taken
-            over after about 3 s, whatever this option says.
+            takes it over; also the age at which an entry is taken that is pending with no worker
+            and is not delivered again. It should exceed the time of the slowest batch: to take an
+            entry over too early is harmless, but wastes work. Entries of a worker without a
+            heartbeat are taken over after about 3 s, whatever this option says.
         claim_every_s: seconds between two searches for entries to take over; at most 1 with
             ``drain``.
         consumer_idle_ms: ms after which an idle consumer without pending entries is deleted.

@@ -5,7 +5,7 @@ One command cannot read streams in several hash slots, and a command to a frozen
 whole socket timeout. So every partition has a thread with its own client, consumer group and
 :class:`~countersink.worker.intake.Intake`. A thread passes a batch to the worker's loop. To bound
 memory, it reads the next batch only after this one was applied and acknowledged. The loop applies
-all batches that are ready in one transaction.
+the batches that are ready, about ``batch_rows`` rows at most, in one transaction.
 
 A failed acknowledgement is repeated until it succeeds. If the process ends before that, the entries
 stay pending, another worker gets them, and their guards show that they were applied."""
@@ -376,7 +376,7 @@ class _Reader:
             self.may_go_on.wait()
 
     def _retried(self, work: Callable[[], Result]) -> Result:
-        """Return the result of ``work``. Repeat it after a StreamError; at a stop raise GivenUp."""
+        """Return ``work()``. Repeat it after a StreamError; after a stop, GivenUp ends that."""
         failures = 0
 
         def failed(error: Exception) -> None:

@@ -38,13 +38,13 @@ _RATE_OVER_S: Final = 10.0
 
 @dataclass(slots=True)
 class WorkerFigures:
-    """The figures of one worker process since its start. Counts are totals; times are Unix ms.
+    """The figures of one worker process since its start. Counts are totals; times are Unix ms or 0.
 
     Attributes:
         state: ``starting``, ``idle``, ``applying``, ``waiting`` (a server is away) or ``stopping``.
         slot: the leased slot, or None before the lease.
         entries: applied entries; each is counted once.
-        duplicates: deliveries of entries that had been applied before.
+        duplicates: deliveries of entries that were applied before, or are in the same batch again.
         rows: applied rows; producers fold many increments into a row.
         cells: written cells. A cell counts once for each batch that writes it.
         dead: dead letters, of rows or of whole entries.
@@ -184,7 +184,7 @@ class BatchReport:
             )
 
     def progress(self) -> None:
-        """Log, once a minute, how many entries and rows were applied since the last such record."""
+        """Log, once a minute, how many entries and rows were applied in it, if any were."""
         clock = time.monotonic()
         if clock < self._next:
             return
@@ -226,7 +226,7 @@ class WorkerAction(StrEnum):
     BATCH_FAILED = "batch_failed"
     """A batch had an unexpected error: its entries are now applied one by one."""
     ENTRY_FAILED = "entry_failed"
-    """An entry became a dead letter (``internal_error``) after repeated unexpected errors."""
+    """An entry became a dead letter (``internal_error``): decoding it, or each try, failed."""
     CLAIMED = "claimed"
     """The worker took over entries of a worker that died or is very slow."""
     ORPHANS = "orphans"

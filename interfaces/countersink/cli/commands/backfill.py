@@ -116,7 +116,7 @@ class _Call:
 
     @property
     def as_json(self) -> bool:
-        """Whether the output on stdout and stderr is JSON."""
+        """Whether results and notices are JSON. Lines without a counter are text in any case."""
         return bool(settings.option_value("format") == "json")
 
     def run_each_counter(self, options: BackfillOptions) -> int:

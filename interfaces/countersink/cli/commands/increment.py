@@ -79,7 +79,8 @@ def command(
 
 
 ATTEMPTS: Final = 3
-"""How often one entry is sent, at most, if Redis does not reply."""
+"""How often one entry is sent, at most, if Redis does not reply; in a cluster, more often while
+other masters answer."""
 
 
 def send_one(

@@ -26,11 +26,11 @@ Option = Callable[[settings.Decorated], settings.Decorated]
 
 
 class _Conditions(values.Checked[Condition]):
-    """The type of the conditions of ``--where``. In an environment variable, spaces separate
-    conditions, and quotes work as in a shell."""
+    """The type of the conditions of ``--where``. In an environment variable or in
+    ``countersink.toml``, spaces separate conditions, and quotes work as in a shell."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """Return the texts of the conditions in an environment variable."""
+        """Return the texts of the conditions in an environment variable or in the file."""
         try:
             return shlex.split(rv)
         except ValueError as error:

@@ -355,7 +355,8 @@ CHANGE: Final = "change"
 
 
 def _figure(row: dict[str, Any], name: str) -> object:
-    """Return what a table shows in the column ``name`` of a row; ``≈`` marks an estimate."""
+    """Return what a table shows in the column ``name`` of a row: ``≈`` marks an estimate, and an
+    empty text becomes ``(no NAME)``."""
     value: object = row[name]
     if value == "":
         return f"(no {name})"

@@ -2,8 +2,8 @@
 limit and purpose of each. Also the argument and the result of a job's function.
 
 The function of a job is ``def job(context: Context) -> JobOutcome``. Its process may be killed at
-any point, and the function is then called again. So a job keeps its results in MySQL, and commits
-them in small transactions. It fails by raising an exception.
+any point, and the function may then be called again. So a job keeps its results in MySQL, and
+commits them in small transactions. It fails by raising an exception.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ class JobOutcome:
         rows: number of rows that were moved, deleted or read.
         detail: a sentence for people.
         finished: False if the job was stopped before its work was done. The work that was done
-            stays, and another run continues it.
+            stays, and a later attempt of the run, or a later run, continues it.
     """
 
     rows: int
@@ -55,7 +55,7 @@ class Kind:
 
     Attributes:
         path: ``module:function``; the function takes a Context and returns a JobOutcome.
-        cron: the default cron expression, in UTC.
+        cron: the default cron expression; its time zone is the scheduler's, by default UTC.
         limit_s: seconds that a run may take by default.
         does: what the job does, in one line for people.
     """

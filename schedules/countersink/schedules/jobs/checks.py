@@ -1,8 +1,7 @@
-"""The jobs ``verify`` and ``alarms``. Reasons for an alarm are the age of the queue, entries that
-Redis lost in the last ``LOST_DAYS`` days, dead rows, and jobs without success for
-``UNSUCCESSFUL_HOURS`` hours. See ``options.py`` for the limits.
-
-``verify`` also compares tracked tables with their counters.
+"""The jobs ``verify`` and ``alarms``. ``verify`` compares counters with the ledger, and tracked
+tables with their counters. Reasons for an alarm are the age of the queue, a Redis that does not
+answer, entries that Redis lost in the last ``LOST_DAYS`` days, dead rows, and jobs without success
+for ``UNSUCCESSFUL_HOURS`` hours. See ``options.py`` for the limits.
 """
 
 from collections import Counter

@@ -2,11 +2,12 @@
 compacted, when and in which order, how many rows one query reads and one transaction moves, and the
 sentence of the result.
 
-A closed bucket (its end is some time ago) is compacted completely, and again after late events. In
-an open bucket, only keys with many rows are compacted. Totals do not change, so the ledger gets no
+In a closed bucket (its end is some time ago) all keys are compacted, and again after late events.
+In an open bucket, keys with many rows are compacted, and smaller keys that lie between them. Keys
+whose rows others have locked stay as they are. Totals do not change, so the ledger gets no
 postings. Compaction also adds up rows of the ledger: those of applications' slots that have not
-changed for an hour become one row. A pass is one compaction of all that is selected. It can be
-stopped or killed at any point; the next pass finds the rest.
+changed for an hour go into the row of slot 0. A pass is one compaction of all that is selected. It
+can be stopped or killed at any point; the next pass finds the rest.
 """
 
 import time
@@ -29,7 +30,8 @@ from countersink.schedules.jobs.move import Mover, PassDone, open_tables
 from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
 
 RECENT_DAYS: Final = 3
-"""Days whose buckets the job ``compact`` reads. The job ``retention`` reads all buckets."""
+"""Number of days before today (UTC) whose buckets, and today's, the job ``compact`` reads. The job
+``retention`` reads all buckets."""
 DAY_S: Final = 86_400
 _FIRST_BUCKET: Final = -2 * DAY_S
 _LAST_BEFORE: Final = date(9999, 12, 28)
@@ -50,11 +52,12 @@ class CompactOptions:
         counter: the only counter to compact, together with its breakdowns; None for all counters.
         before: compact only buckets of days before this day, whether they are open or closed. None
             to compact closed buckets, and keys above the threshold in open buckets.
-        recent_days: compact only buckets of this number of days up to now; None for no such limit.
+        recent_days: compact only buckets of today (UTC) and of this number of days before it; None
+            for no such limit.
         grace_s: seconds from the end of a bucket until it counts as closed. Late events need this
             time.
         threshold: in an open bucket, a key is compacted if it has more rows than this, without slot
-            0.
+            0, or lies between two such keys.
         rows: about how many slot rows one transaction moves at first. Without conflicts, the number
             grows in closed buckets, up to eight times. After conflicts, it becomes far smaller.
         share: share of the time that is spent working, above 0 and at most 1; the rest is pause.
@@ -86,9 +89,9 @@ def compact(
         progress: called now and then with the result so far.
 
     Raises:
-        UnknownCounter: nothing was ever counted as ``options.counter``.
+        UnknownCounter: ``options.counter`` was neither created nor ever counted.
         UnknownZone: this machine does not know a counter's time zone; the other counters are done.
-        Unavailable: the server is away, or was lost several times.
+        Unavailable: the server was away for a minute, or is away when the pass is to stop.
         StoreError: any other error of a query. What was committed stays done.
     """
     with Pass(connect, options, stop, progress) as one:
@@ -113,7 +116,7 @@ def scheduled(context: Context, *, recent_days: int | None = None) -> CompactOpt
 
     Args:
         context: the argument of the job.
-        recent_days: compact only buckets of this number of days up to now; None for no such limit.
+        recent_days: as in :class:`CompactOptions`.
     """
     options = context.options
     return CompactOptions(
@@ -172,7 +175,7 @@ class Pass:
         self.now, self.catalog = self.mover.run(partial(now_and_catalog, known=known))
 
     def compact(self) -> None:
-        """Compact all that the options select."""
+        """Compact all that the options select, and add up ledger rows. A stop ends this early."""
         names, size = self._names(), _GROUP
         start = end = None
         if self._options.counter is not None:
@@ -208,7 +211,7 @@ class Pass:
     @contextmanager
     def defer_unknown_zone(self) -> Iterator[None]:
         """Catch the error about a counter whose time zone this machine does not know, so that the
-        other counters are done first. :meth:`end` raises it."""
+        other counters are done first. :meth:`end` raises the first such error."""
         try:
             yield
         except UnknownZone as error:
@@ -235,14 +238,16 @@ class Pass:
         return sorted([name, *self.mover.run(partial(names_of, counter=name))])
 
     def _bucket(self, name: str, label: int, most: int | None) -> None:
-        """Compact all keys of a closed bucket. In an open bucket, compact only keys with more rows
-        than the threshold. If the option ``before`` is set, compact all keys if the bucket is of an
-        earlier day, and none otherwise.
+        """Compact all keys of a closed bucket. In an open bucket, compact keys with more rows than
+        the threshold, and those between them. If the option ``before`` is set, compact all keys if
+        the bucket is of an earlier day, and none otherwise. A bucket of an unknown width is only
+        noted in the result.
 
         Args:
             name: the counter of the bucket.
             label: the bucket's label.
-            most: greatest number of rows that a key of the bucket has; None if it is unknown.
+            most: greatest number of rows, without slot 0, that a key of the bucket has; None if it
+                is unknown.
         """
         if self.pace.stopped:
             return

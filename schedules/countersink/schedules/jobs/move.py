@@ -1,5 +1,5 @@
 """The transaction that moves rows: it adds up the rows of a range of keys, inserts the sums into
-slot 0 or into a wider bucket, and deletes the rows. ``Mover`` does this for whole buckets.
+slot 0 of the same or a wider bucket, and deletes the rows. ``Mover`` does this for whole buckets.
 
 The transaction begins with a locking read. At REPEATABLE READ this locks the rows of the range and
 the gaps between them: until the COMMIT, no other session changes a row there or inserts one, so
@@ -15,9 +15,9 @@ lock in the same order. If InnoDB has purged the deleted rows, the workers' lock
 locks of the gap (as for INSERT ... ON DUPLICATE KEY UPDATE at READ COMMITTED: MySQL's bug 76927),
 and each worker inserts into the other's gap. One is rolled back, and runs its transaction again.
 
-A move into a wider bucket is right only if the counter is still as the pass read it. So before the
-locking read, the transaction takes the share lock on the control row, as transactions that apply
-entries do, and checks the counter. A change or deletion of a counter locks that row exclusively.
+A move into a wider bucket is right only if the counter is still as the pass (one run over all
+counters) read it. So before the locking read, the transaction takes the share lock on the control
+row, as workers do, and checks the counter. A change of a counter locks that row exclusively.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,8 +113,8 @@ def move(session: Session, part: BucketRange) -> Moved:
 
 
 def _check(session: Session, counter: str, to: Wider) -> None:
-    """Lock the control row and the counter's row. Raise Outdated if the counter is not as it was
-    when the pass read it."""
+    """Take share locks on the control row and the counter's row. Raise Outdated if any counter was
+    changed since the pass read the catalog, or if this one is not rolled up to ``to.rolled_to``."""
     version = read_control(session).catalog_version
     # A locking read reads the present row, not a snapshot.
     found = session.query(
@@ -148,7 +148,7 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
 
 
 def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
-    """Add the rows that move to their new bucket and slot. Return the sums by key."""
+    """Add the rows that move, summed by key, to slot 0 of their new bucket. Return the sums."""
     label = part.bucket if part.to is None else part.to.label
     head = sql.head(session.literal, part.counter, label)
     tail = f"', {width_number(label):d}, {COMPACTED:d}, "
@@ -201,7 +201,7 @@ def _delete(session: Session, part: BucketRange) -> int:
 
 
 READ_TIMEOUT_S: Final = 120.0
-"""Seconds that the read of a bucket may take: enough for some 500 million rows."""
+"""Seconds that a statement may take: enough to read a bucket of some 500 million rows."""
 TOGETHER: Final = 300
 """Number of buckets that one transaction moves, at most."""
 UNDISTURBED: Final = 8
@@ -265,7 +265,7 @@ class PassDone:
 
     @property
     def left(self) -> dict[str, list[BucketKey]]:
-        """The buckets and keys that were left as they are, by reason. The reason is a text."""
+        """The buckets and keys that were left as they are, by reason (a text), if there are any."""
         every = {
             "keys left for the next run, as other transactions held them": self.busy,
             "keys left as they are, as their different members cannot be read": self.unreadable,
@@ -308,8 +308,8 @@ class Mover:
         loss of the session, and after a conflict that ends by itself (a table is being altered).
 
         Raises:
-            Unavailable, Conflict: the error came in each of several attempts.
-            StoreError: any other error that ``work`` raises.
+            Unavailable: the server was away for a minute, or is away when the pass is to stop.
+            StoreError: another error of ``work``; a Conflict only after several attempts.
         """
         return rerun(partial(self._session.run, work), pause=self._pace.pause)
 
@@ -322,13 +322,13 @@ class Mover:
         above: int = 0,
         to: Wider | None = None,
     ) -> bytes | None:
-        """Move the rows of the next keys of a bucket: keys after ``after``, or from the first key
-        on if ``after`` is None. Return the last of the keys; None if there are none.
+        """Move the rows of the next keys of a bucket (after ``after``; None: from the first key on)
+        as :meth:`move` does, and return the last of the keys; None if there are none. The number of
+        rows that move at once grows without conflicts and shrinks after them.
 
-        The number of rows that move at once grows without conflicts and shrinks after them. With
-        ``above``, only keys with more than ``above`` rows move, as in an open bucket. The number
-        then stays at or below its initial value, because long locks would disturb writers.
-        """
+        With ``above``, as in an open bucket, the first and the last key have more than ``above``
+        rows; smaller keys between them move, too. The number of rows then stays at or below its
+        initial value, because long locks would disturb writers."""
         rows = min(self._size, self._rows) if above else self._size
         find = partial(
             next_part, counter=counter, bucket=bucket, after=after, above=above, rows=rows, to=to
@@ -340,8 +340,8 @@ class Mover:
         return part.last
 
     def move_all(self, counter: str, labels: Sequence[int], to: Wider) -> None:
-        """Move all rows of the buckets with the sorted ``labels`` to the bucket ``to``. Raises the
-        errors of :meth:`move`."""
+        """Move the rows of the buckets with the sorted ``labels`` to the bucket ``to``, as
+        :meth:`move` does: a stop ends it early, some keys may stay, and the errors are the same."""
         while labels and not self._pace.stopped:
             some = labels[:TOGETHER]
             few = self.run(partial(small_buckets, counter=counter, labels=some, rows=self._size))
@@ -356,9 +356,9 @@ class Mover:
             labels = labels[len(few) or 1 :]
 
     def move(self, part: BucketRange) -> None:
-        """Move a range. After a conflict or a damaged sketch, move the halves of the range, and so
-        on. A key that fails alone is added to a list in ``done``. Return early if the pass is to
-        stop. Other errors of :func:`move` are raised: Outdated and StoreError."""
+        """Move a range. After a conflict or an unreadable sketch, move the halves of the range, and
+        so on. A key that fails alone stays, and is added to a list in ``done``. Return early if the
+        pass is to stop. Other errors of :func:`move` are raised: Outdated and StoreError."""
         pending: list[tuple[BucketRange, list[bytes] | None]] = [(part, None)]
         refused = False
         while pending and not self._pace.stopped:

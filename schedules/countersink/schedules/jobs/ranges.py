@@ -1,8 +1,8 @@
 """Queries that find the buckets and keys to compact or to roll up. They are plain reads, which take
-no locks and read one index. See ``compaction.py`` and ``retention.py`` for what is selected.
+no locks. See ``compaction.py`` and ``retention.py`` for what is selected.
 
-Every query uses the primary key (counter, bucket, counter_key, width, slot). To get the next page,
-it asks for rows after the last key of the page before, so that earlier rows cost nothing.
+Every query of ``counter_slot`` uses its primary key (counter, bucket, counter_key, width, slot).
+The next query begins after what the query before has read, so that earlier rows cost nothing.
 """
 
 from bisect import bisect_left
@@ -128,9 +128,9 @@ class Page:
         buckets: (counter, label, most) for each bucket that may need work. ``most`` is the greatest
             number of rows that a key of the bucket has in slots other than 0. It is None if they
             were not counted.
-        beyond: where the next call must start if even the first counter was not read completely:
-            the beginning of its next bucket, in Unix seconds of the column ``bucket``. None
-            otherwise.
+        beyond: where the next call must start if even the first counter was not read completely: a
+            time after the buckets that were read and not after the next one, in Unix seconds of the
+            column ``bucket``. None otherwise.
     """
 
     counters: int
@@ -156,13 +156,13 @@ def page(
 
     Args:
         session: a session outside a transaction.
-        counters: the counters, in the order of the table. If ``start`` is None, all counters of the
-            table between the first and the last must be given.
+        counters: one or more counters, in the order of the table. If ``start`` is None, all
+            counters of the table between the first and the last must be given.
         catalog: a catalog that has the counters.
         start, end: read only buckets from ``start`` to before ``end``, in Unix seconds of the
             column ``bucket``; None for no limit.
         rows: maximum number of rows that one call reads. A bucket with more rows is returned
-            without being read.
+            without being read, once for each width that the counter's buckets may have.
     """
     done, beyond = len(counters), None
     where, values = _where(counters, start, end)
@@ -215,7 +215,8 @@ def finer_buckets(session: Session, schemes: Sequence[Scheme]) -> dict[str, list
 
     Args:
         session: a session outside a transaction.
-        schemes: the schemes of the counters. Each has a width into which buckets are rolled up.
+        schemes: the schemes of one or more counters. Each has a width into which buckets are rolled
+            up.
     """
     alike: dict[WidthTimes, list[str]] = {}
     for scheme in schemes:
@@ -254,7 +255,8 @@ def next_part(
         counter: the counter of the bucket.
         bucket: the bucket's label.
         after: the last key of the previous part; None for the first part.
-        above: only keys with more than this number of rows to move are looked for.
+        above: the range begins and ends with a key that has more than this number of rows to move;
+            smaller keys between them are in it, too.
         rows: about how many rows, of all slots and widths, the range has. A range of a single key
             can have more.
         to: the wider bucket to which the rows go; None if they go to slot 0.
@@ -292,7 +294,7 @@ def small_buckets(
     Args:
         session: a session outside a transaction.
         counter: the counter of the buckets.
-        labels: the labels in order.
+        labels: one or more labels, in order.
         rows: maximum number of rows of the returned buckets; the query reads one row more.
     """
     # As one range: for a list of buckets MySQL reads the index from its beginning.

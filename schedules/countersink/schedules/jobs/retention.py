@@ -1,11 +1,12 @@
-"""The jobs ``retention`` and ``prune``. ``retention`` rolls up buckets that are older than their
-counter's ``keep`` into wider ones (minutes, quarters, hours, days, months). This module says which
-buckets are due, and in which order. ``prune`` deletes guards, runs, records of keys and dead
-letters that are not needed any more, and what is left of removed breakdowns.
+"""The jobs ``retention`` and ``prune``. ``retention`` compacts all buckets; then it rolls up those
+that are older than their counter's ``keep`` into wider ones (minutes, quarters, hours, days,
+months). This module says which buckets are due, and in which order. ``prune`` deletes guards, runs,
+records of keys and dead letters that are not needed any more, and what is left of removed
+breakdowns.
 
 Before buckets are rolled up into a width, the counter's row gets the time up to which they are
 rolled up (in a column such as ``rolled_day``; the time never goes back). Then the rows are moved,
-range by range. Each goes to the widest width that is due. While rows are being moved, answers stay
+range by range. Each goes to the widest bucket that is due and contains it. Meanwhile, answers stay
 right: a query for a single bucket reads in the counter's row that the bucket does not exist any
 more, and a total over a longer time adds up all widths in one statement. Late rows of these times
 are moved by later runs.
@@ -13,9 +14,8 @@ are moved by later runs.
 A guard may be deleted once its entry can no longer be taken for a new one. To ensure this,
 ``guards.prune`` keeps a watermark, which is a time: an entry that was first sent before it is never
 taken for new. The watermark must not be later than any entry that is still in a stream, so the
-streams are read before the watermark moves. If an entry is sent again more than ``ledger_days``
-after its first sending, nothing shows whether it was applied: it becomes a dead letter,
-``too_old``.
+streams are read before the watermark moves. If an entry that was first sent before the watermark is
+sent again, nothing may show whether it was applied: then it becomes a dead letter, ``too_old``.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def roll_up(
         stop: returns true once the pass should end. A call costs little.
 
     Raises:
-        Unavailable: the server is away, or was lost several times.
+        Unavailable: the server was away for a minute, or is away when the pass is to stop.
         UnknownZone: this machine does not know a counter's time zone; the other counters are done.
         StoreError: any other error of a query. What was committed stays done.
     """
@@ -94,7 +94,8 @@ def job(context: Context) -> JobOutcome:
 
 
 class _RollUp:
-    """The part of a pass that rolls up the buckets of counters which have the setting ``keep``."""
+    """The part of a pass that rolls up the buckets of counters which have, or had, the setting
+    ``keep``."""
 
     def __init__(self, one: Pass) -> None:
         self._pass = one
@@ -113,8 +114,8 @@ class _RollUp:
         self._done.counters = len(names)
 
     def _rolled_counters(self) -> list[str]:
-        """Write to each counter's row the times up to which its buckets are rolled up. Then return
-        the counters that have such times."""
+        """Write the times up to which buckets are now due to be rolled up into the rows of their
+        counters. Then return the counters that have such times."""
         kept, anew = self._mover.run(_kept), False
         for name, steps in kept:
             if self._pass.pace.stopped:
@@ -132,9 +133,9 @@ class _RollUp:
         return self._pass.catalog.scheme(counter)
 
     def _counter(self, counter: str, labels: list[int]) -> bool:
-        """Move those buckets ``labels`` of a counter that are due. Return True if that is done.
-        Return False if the counter was changed meanwhile, so that its buckets have to be read
-        again."""
+        """Move those buckets ``labels`` of a counter that are due. Return False if a counter, this
+        or another, was changed meanwhile, so that the buckets have to be read again. Return True
+        otherwise, also if the pass is to stop or the time zone is unknown."""
         with self._pass.defer_unknown_zone():
             goals = [(to, label) for label in labels if (to := self._goal(counter, label))]
             # Buckets of one width and one goal become neighbours.
@@ -150,8 +151,8 @@ class _RollUp:
 
     def _goal(self, counter: str, label: int) -> Wider | None:
         """Return the wider bucket into which the bucket ``label`` is to be rolled up now, of the
-        widest possible width. Return None if the bucket is not due. Also return None if no wider
-        bucket contains it; then note it in the result of the pass."""
+        widest possible width. Return None if the bucket is not due. Also return None if no due
+        wider bucket contains it, or its width is unknown; then note it in the pass's result."""
         scheme = self._scheme(counter)
         try:
             own, ends = width_of(label), scheme.ends_at(label)
@@ -204,8 +205,8 @@ def _kept(session: Session) -> list[tuple[str, str | None]]:
 
 
 def _write_rolled(session: Session, counter: str) -> None:
-    """Write to a counter's row, for each width, the time up to which narrower buckets are rolled up
-    into that width."""
+    """Write to a counter's row, for each width that is due, the new time up to which narrower
+    buckets are rolled up into that width."""
     with session.transaction():
         read_control(session)  # its lock keeps the counter's steps as they are
         for now_ms, steps, *columns in session.query(
@@ -224,7 +225,7 @@ def _write_rolled(session: Session, counter: str) -> None:
 
 
 CHUNK: Final = 1000
-"""Number of runs that one transaction deletes."""
+"""Maximum number of runs that one transaction deletes."""
 _READ_S: Final = 60.0
 _DAY_MS: Final = 86_400_000
 _MOST_DAYS: Final = 36_500
@@ -236,7 +237,7 @@ def prune(context: Context) -> JobOutcome:
     of breakdowns that were removed from their counters' settings.
 
     Raises:
-        StreamError: Redis did not answer; nothing was pruned.
+        StreamError: Redis did not answer, or refused; nothing was pruned.
         RunStopped: the run was stopped while it read the queue; nothing was pruned. (If it is
             stopped later, ``finished`` of the result is False.)
         Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.

@@ -47,7 +47,8 @@ def lines(url: str) -> Iterator[Finding]:
     """Yield the findings of all checks on the database. If the URL names several hosts, the
     findings on each host come first. If no connection can be made, the last finding is a failure
     that says so. If the tables are missing, have another version or cannot be read, the last
-    finding is a failure that says so, and the tables are not checked."""
+    finding is a failure that says so, and the tables are not checked. StoreError is raised if the
+    server fails later."""
     try:
         settings = Settings.parse(url)
         if settings.others:

@@ -212,8 +212,8 @@ _JOB: Final = click.argument("job", type=JOB)
 
 def control_job(mysql_url: str, action: str, job: str) -> dict[str, Any]:
     """Pause, resume or run a job, and return the job as a document, as ``schedule list`` does.
-    After ``run``, the document has the member ``planned``: the time of the new run, or null if an
-    earlier run of the job has not begun yet, so that none was added.
+    After ``run``, the document has the member ``planned``: the time of the new run, or null if the
+    job has a planned run already (or one of the same second), so that none was added.
 
     Args:
         mysql_url: the URL of the database that has the jobs.

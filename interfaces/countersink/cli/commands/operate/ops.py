@@ -20,7 +20,7 @@ _PACKED: Final = Path(__file__).parents[2] / "ops"
 SOURCES: Final = _PACKED if _PACKED.is_dir() else Path(__file__).parents[5] / "ops"
 """The folder of a wheel; or of a checkout, which an editable installation leaves where it is."""
 SUMS: Final = "countersink.sha256"
-"""The file with the checksums of all files as the last run of the command had them."""
+"""The file with the checksums of this version's files, as of the last run of the command."""
 
 
 @click.command("ops", cls=settings.Command)

@@ -2,7 +2,8 @@
 and ``set N``, which sets the number of partitions that producers use.
 
 There are warnings about masters without a partition, about partitions that still have entries
-although producers no longer use them, and about nodes that do not answer.
+although producers no longer use them, about nodes that do not answer, and if the number of
+partitions is unknown.
 """
 
 from collections.abc import Iterator, Sequence
