@@ -94,6 +94,8 @@ def test_the_id_of_a_batch_is_never_that_of_an_increment() -> None:
         Increment("hits", at=AT.replace(tzinfo=None)),
         Increment("hits", id=""),
         ("hits",),
+        {"counter": "hits"},
+        {},
     ],
 )
 def test_one_that_cannot_be_lets_nothing_of_the_batch_be_counted(

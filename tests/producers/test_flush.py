@@ -1,6 +1,7 @@
 """Storing: lost replies, refusals, back-pressure, partitions, and what `flush` and `close` say."""
 
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -285,6 +286,7 @@ def test_the_log_warns_once_of_a_variable_that_nothing_reads(
         ("COUNTERSINK_PRODUCER_HANDLE_SIGTERM", "maybe", "HANDLE_SIGTERM must be true or false"),
         ("COUNTERSINK_PRODUCER_MAX_ROWS", "0", "max_rows must be at least 1"),
         ("COUNTERSINK_PRODUCER_MAX_ROWS_FILE", "/x", "cannot read /x"),
+        ("COUNTERSINK_PRODUCER_MAX_ROWS_FILE", sys.executable, "it is not UTF-8"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(

@@ -32,6 +32,13 @@ def test_it_remembers_what_was_counted() -> None:
         assert producer.stats().accepted == producer.stats().stored == 6
 
 
+def test_a_long_key_is_asked_for_as_it_was_counted() -> None:
+    with Producer("memory://long") as producer:
+        producer.increment("c", "x" * 300)
+        assert producer.count("c", "x" * 300) == 1
+        assert producer.count("c", "x" * 301) == 0
+
+
 def test_the_same_id_counts_once_per_counter() -> None:
     producer = recorder()
     for _ in range(3):

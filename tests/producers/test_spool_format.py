@@ -344,6 +344,45 @@ def test_a_forked_child_gives_up_the_lock(tmp_path: Path) -> None:
         assert os.waitpid(pid, 0)[1] == 0
 
 
+def test_a_segment_that_cannot_be_deleted_releases_no_other(tmp_path: Path) -> None:
+    parcels = parcel(1), parcel(2)
+    first, _ = (written(tmp_path, [each]) for each in parcels)
+    spool = Spool(tmp_path, 1 << 20, new_log())
+    try:
+        assert spool.adopt_one()
+        assert spool.adopt_one()
+        backlog = spool.backlog
+        backlog.delivered(backlog.next(1, lambda: NOW))
+        first.rename(tmp_path / "away")
+        first.mkdir()
+        with pytest.raises(SpoolError, match="cannot delete"):
+            backlog.next(1, lambda: NOW)
+        backlog.release_first()
+        assert [each.id for each in backlog.next(1, lambda: NOW)] == [parcels[1].id]
+    finally:
+        spool.close()
+
+
+def test_a_segment_that_was_released_is_waited_for_until_it_is_found_or_gone(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, [parcel(1)])
+    spool = Spool(tmp_path, 1 << 20, new_log())
+    try:
+        assert spool.adopt_one()
+        spool.backlog.release_first()
+        assert spool.waiting
+        assert spool.adopt_one()
+        spool.backlog.delivered(spool.backlog.next(1, lambda: NOW))
+        assert spool.backlog.next(1, lambda: NOW) == []
+        assert not path.exists()
+        assert spool.waiting
+        assert not spool.adopt_one()
+        assert not spool.waiting
+    finally:
+        spool.close()
+
+
 def test_a_listing_tells_records_that_are_not_done_and_leaves_the_lock(tmp_path: Path) -> None:
     path = written(tmp_path, [parcel(number) for number in range(1, 6)])
     content = bytearray(path.read_bytes())

@@ -170,7 +170,7 @@ def check_batch(
                 plain.append((counter, row_key, minute, amount))
             if event_id is not None:
                 named.append(((counter, event_id), [event]))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, KeyError) as error:  # KeyError: a dict, from Python 3.12 on
             errors.append((rows - 1, str(error)))
     if errors:
         raise InvalidBatch(errors)

@@ -180,8 +180,9 @@ def _read(env: Mapping[str, str], variable: str) -> str | None:
         return value
     try:
         return Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ValueError(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"{variable}_FILE: cannot read {path}: {why}") from error
 
 
 def _parse(variable: str, text: str, kind: type[Any]) -> Any:

@@ -262,7 +262,8 @@ def _warn(action: str, text: str) -> None:
 
 def _matches(counted: str | Mapping[str, str], asked: str | Mapping[str, str] | None) -> bool:
     if asked is None or isinstance(asked, str):
-        return asked in (None, "" if isinstance(counted, Mapping) else counted)
+        key = "" if isinstance(counted, Mapping) else counted
+        return asked is None or check_key(asked) == key
     values = counted if isinstance(counted, Mapping) else {}
     if counted and not values:  # a key: increments without dimensions do not match
         return False

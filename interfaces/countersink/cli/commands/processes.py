@@ -53,7 +53,7 @@ _NOT_READY: Final = ("starting", "waiting", "stopping")
 @settings.one_off("--drain", is_flag=True, help="Stop when all entries in the queue are applied.")
 @settings.numbers(
     WorkerOptions,
-    batch_entries="Most entries in one read, of all streams together.",
+    batch_entries="Most entries in one read, of all streams of a server together.",
     batch_rows="Rows at which a batch is full.",
     batch_wait_ms="Milliseconds that one read waits for entries.",
     claim_idle_ms="Milliseconds after which pending entries of another worker are taken over.",

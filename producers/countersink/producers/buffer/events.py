@@ -59,7 +59,7 @@ class Mode(Enum):
     mode ``HOT``."""
 
     IDLE = "start or wake the threads"
-    HOT = "nothing: the fold thread folds every few ms"
+    HOT = "nothing: the fold thread folds every 50 ms"
     FULL = "wait a moment: events come faster than they are folded, or than rows leave memory"
     NO_THREADS = "fold a chunk, and try to start the threads, which do not run"
     CLOSED = "refuse"

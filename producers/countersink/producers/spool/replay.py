@@ -295,10 +295,12 @@ class Backlog:
 
     Attributes:
         done: figures of the replay.
+        released: whether a segment was released after an error, and not found again since.
     """
 
     def __init__(self, log: Log) -> None:
         self.done = Replayed()
+        self.released = False
         self._log = log
         self._segments: deque[Segment] = deque()
         self._records: list[Record] = []  # read, and not yet in Redis
@@ -366,6 +368,7 @@ class Backlog:
         """Remove the first segment, which cannot be read now, and release its lock, so that a later
         replay can try again. There must be one.
         """
+        self.released = True
         self._records.clear()
         self._segments.popleft().close()
 
@@ -379,9 +382,9 @@ class Backlog:
             )
         elif left > 0:
             self._damage(segment, left)
+        kept = segment.finish()
         self._segments.popleft()
         self.done.segments += 1
-        kept = segment.finish()
         if kept is not None:
             self.done.kept.append(kept)
         self._log("replayed", f"{segment.path}: replayed")

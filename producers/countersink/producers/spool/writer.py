@@ -66,9 +66,11 @@ class Spool:
 
     @property
     def waiting(self) -> bool:
-        """Whether segments that this process has locked have entries that are not in Redis yet."""
-        current = self._current
-        return len(self.backlog) > 0 or (current is not None and current.end > FILE_HEADER_SIZE)
+        """Whether segments that this process has locked, or released after an error, have entries
+        that are not in Redis yet."""
+        current, backlog = self._current, self.backlog
+        written = current is not None and current.end > FILE_HEADER_SIZE
+        return len(backlog) > 0 or backlog.released or written
 
     def append(self, parcels: Sequence[Parcel]) -> None:
         """Write parcels to the spool and fsync them: all of them or none.
@@ -106,15 +108,18 @@ class Spool:
         Raises:
             SpoolError: the directory cannot be read.
         """
+        unreadable = False
         for path in segment_paths(self.directory):
             try:
                 segment = Segment.adopt(path)
             except SpoolError as error:
                 self._log.seldom("spool_failed", str(error), level=logging.ERROR)
+                unreadable = True
                 continue
             if segment is not None:
                 self.backlog.add(segment)
                 return True
+        self.backlog.released &= unreadable
         return False
 
     def close(self) -> None:

@@ -329,10 +329,10 @@ _DEFAULT: Final = CompactOptions()
 def compact_command(**options: Any) -> int:
     """Compact now: add up the rows of each key in one row.
 
-    The scheduled job does the same, in 4 % of the time. It is safe at any time and may be
-    interrupted: totals stay the same, and writers go on. Rows that an open transaction has locked
-    are left for the next run. The status is 3 if keys were left out because their different members
-    cannot be read, or their width is unknown.
+    The scheduled job does the same for the last days, in 4 % of the time. It is safe at any time
+    and may be interrupted: totals stay the same, and writers go on. Rows that an open transaction
+    has locked are left for the next run. The status is 3 if keys were left out because their
+    different members cannot be read, or their width is unknown.
     """
     connect = partial(move.open_tables, settings.mysql_url())
     with output.progress_bar("compacting") as show:
