@@ -2,10 +2,10 @@
 web server; ``render`` writes metrics as Prometheus or OpenMetrics text; further functions return
 the samples of the installation and of a producer. See ``table.py`` for names and help texts.
 
-The endpoint asks for no key: it listens at loopback by default, and no metric names a counter or a
-key. At loopback it refuses any Host header that is not a loopback name. Otherwise a page on the
-internet could make its own name resolve to 127.0.0.1 (DNS rebinding), and its scripts could read
-the answers.
+The endpoint asks for no key: commands let it listen at loopback by default, and no metric names a
+counter or a key. At loopback it refuses any Host header that is neither a name nor an address of
+loopback. Otherwise a page on the internet could make its own name resolve to 127.0.0.1 (DNS
+rebinding), and its scripts could read the answers.
 """
 
 import os
@@ -126,7 +126,8 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in its thread. Then a connection that waits can be answered."""
+        """Answer a connection in its thread; after :data:`HEAD_S`, read no more of its request.
+        Then let a waiting connection be answered."""
         head = threading.Timer(HEAD_S, _end_reading, (request,))
         head.daemon = True
         head.start()
@@ -214,8 +215,9 @@ _open_servers: "weakref.WeakSet[_Server]" = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close inherited sockets in a forked child, such as a process that runs a job. If the parent
-    is killed, the child may outlive it, and the parent's successor needs the port."""
+    """Close the listening sockets of all endpoints in a forked child, such as a process that runs a
+    job. If the parent is killed, the child may outlive it, and the parent's successor needs the
+    port."""
     for server in list(_open_servers):
         server.socket.close()
 
@@ -237,7 +239,7 @@ class _SampleCollector(Collector):
 
 
 def render(samples: Samples, accept: str) -> tuple[bytes, str]:
-    """Return samples as text, together with samples of this process (CPU, memory ...).
+    """Return samples as text, together with ``process_…`` (CPU, memory ...) and ``python_info``.
 
     Args:
         samples: the samples, in any order.
@@ -270,7 +272,7 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
 
 def installation_samples(document: Mapping[str, Any]) -> Samples:
     """Yield the samples of the installation, from the document of ``countersink info``. A value
-    that is unknown (None) gets no sample."""
+    that is unknown (None) gets no sample; the bytes of the queue are a sum of the known ones."""
     yield Sample("countersink_looked_timestamp_seconds", _seconds(document["at"]))
     yield Sample("countersink_queue_entries", document["backlog"])
     yield Sample("countersink_queue_pending_entries", document["pending"])
@@ -323,7 +325,8 @@ def _seconds(moment: str) -> float:
 
 
 def producer_samples(producer: Producer) -> Samples:
-    """Yield the samples of a producer's statistics, and the size of its spool if it has one."""
+    """Yield the samples of a producer's statistics, and the size of its spool. Without a spool, or
+    if its directory cannot be read, there is no sample of the size."""
     stats = producer.stats()
     for name in ("accepted", "stored", "resent", "spooled", "replayed", "dropped"):
         yield Sample(f"countersink_producer_increments_{name}_total", getattr(stats, name))

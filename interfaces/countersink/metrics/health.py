@@ -42,7 +42,7 @@ class CachedAnswer(Generic[Answer]):
     Args:
         ask: the function; it may raise, and it may hang.
         kept_s: minimum seconds for which a result, or an error, is kept.
-        within_s: seconds after the start of a call at which callers stop waiting for it.
+        within_s: seconds after the start of a call at which :meth:`get` stops waiting for it.
         kept_factor: a result is kept for longer than ``kept_s`` if its call took long: for the
             duration of the call times this factor.
         max_kept_s: maximum seconds for which a result is kept because of ``kept_factor``. The
@@ -115,7 +115,7 @@ class CachedAnswer(Generic[Answer]):
 
 
 Probe = CachedAnswer[str]
-"""The reason why a server cannot be used, such as ``is full``; empty if it can."""
+"""The cached reason why a server cannot be used, such as ``is full``; empty if it can."""
 Probes = Mapping[str, Probe]
 """Probes by the name of their server, ``redis`` or ``mysql``."""
 
@@ -129,7 +129,7 @@ class Health:
         process: the command that the process runs, such as ``worker``.
         samples: yields the samples that only this process has.
         probes: a probe for each server that the process uses.
-        needs: returns whether the process is not ready now without the server of this name.
+        needs: returns whether the process needs the server of this name now in order to be ready.
         moved: returns the time at which the main loop last made progress, on the clock
             :func:`time.monotonic`; None where the process has no loop that could be stuck.
         busy: returns a reason why the process is not ready although its servers answer, such as
@@ -144,7 +144,7 @@ class Health:
     busy: Callable[[], str] = lambda: ""
 
     def lives(self) -> bool:
-        """Return whether the main loop of the process makes progress."""
+        """Return whether the main loop of the process makes progress; True where there is none."""
         return self.moved is None or time.monotonic() - self.moved() < STUCK_AFTER_S
 
     def unready_reason(self) -> str:
@@ -180,10 +180,10 @@ def installed_version() -> str:
 
 
 def probes(*, redis: str | None = None, mysql: str | None = None, stores: bool = False) -> Probes:
-    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``. The
-    probe alone checks MySQL's URL: with a wrong one, it fails as for a server that is away. If the
-    process ``stores`` increments, it cannot use a Redis that is full. (In a cluster, it stores them
-    on another master.)
+    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``.
+    MySQL's URL is checked only when its probe runs: a wrong URL gives the same as a server that is
+    away. If the process ``stores`` increments, it cannot use a Redis that is full. (A Redis Cluster
+    never counts as full: the process stores on another master.)
 
     Raises:
         StreamMisconfigured: Redis's URL is not valid.
@@ -216,9 +216,9 @@ def _select_1(mysql: str) -> str:
 
 
 def probe_servers(probes: Probes) -> dict[str, str]:
-    """Return for each server why it cannot be used, or an empty text if it can. It cannot either if
-    its answer takes too long. All servers are probed at the same time. Answers of the last second
-    are not asked for again."""
+    """Return for each server why it cannot be used, or an empty text if it can. Without an answer
+    within :data:`WITHIN_S`, or with an error, the reason is ``did not answer``. All servers are
+    probed at the same time; results of the last :data:`KEPT_S` seconds are used again."""
     for probe in probes.values():
         probe.start()
     return {name: _trouble(probe) for name, probe in probes.items()}

@@ -1,5 +1,5 @@
-"""The table of all metrics: name, type, help text, labels and exposing process of each; and the
-values of the label ``state``.
+"""The table of all metrics of ours: name, type, help text, labels and exposing process of each; and
+the values of the label ``state``.
 
 Names follow Prometheus' conventions (base units, ``_total`` for counters, ``_seconds``). No label
 has a counter's name or a key as its value: there may be any number of them, and they are the
@@ -285,7 +285,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = {
     for where, metrics in _TABLE.items()
     for metric in metrics
 }
-"""All metrics by name, in the order in which the documentation lists them."""
+"""All metrics of ours by name, in the order in which the documentation lists them."""
 
 
 class Sample(NamedTuple):

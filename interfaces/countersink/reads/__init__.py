@@ -1,9 +1,9 @@
 """``Reads`` answers queries for totals from one MySQL snapshot, and on request adds the rows that
-are still in the queue. Each answer has the time up to which it is complete.
+are still in the queue. Each answer has the time up to which it is complete, if Redis answers.
 
 The streams are read before the MySQL snapshot begins. If a worker applies an entry in between, the
-snapshot has the entry's guard, so the entry is counted once. If the queue is read, counters exist
-that have rows only there. ``max_pending_entries`` in ``web/options.py`` is the limit over HTTP.
+snapshot has the entry's guard, so the entry is counted once. If the queue is read, a counter with
+rows only there exists too. ``max_pending_entries`` in ``web/options.py`` is the limit over HTTP.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ class Bounds:
     Attributes:
         entries: maximum number of entries in all streams together; None for no limit.
         rows: maximum number of rows in these entries; None for no limit.
-        stop: is called before each page of entries; the read stops if it returns True.
+        stop: is called for each page of entries; True ends the read with QueueReadStopped.
     """
 
     entries: int | None = None
@@ -80,7 +80,7 @@ UNBOUNDED: Final = Bounds()
 @dataclass(frozen=True, slots=True)
 class Queued:
     """The selected rows of one entry of a stream, added up by cell. Rows that no worker will count
-    are left out: faulty rows, and rows that a reconcile has included already.
+    are left out: faulty rows, those with undeclared dimensions, and those a reconcile has included.
 
     Attributes:
         sent_ms: Unix ms at which the producer first tried to send the entry.
@@ -110,7 +110,7 @@ class Queue:
 
     @property
     def applied_up_to(self) -> datetime:
-        """Every entry that reached Redis before this time is in MySQL."""
+        """The time before which every entry that reached Redis is in MySQL."""
         return self.read_at if self.oldest is None else min(self.oldest, self.read_at)
 
 
@@ -178,8 +178,8 @@ class EntrySums:
 
 
 def read_oldest(client: redis.Redis) -> Queue:
-    """Return a queue without entries, which only has the arrival time of the oldest entry. This
-    takes one small read per stream.
+    """Return a queue without its entries: with ``read_at`` and ``oldest`` only. This takes one
+    small read per stream.
 
     Raises:
         StreamError: Redis did not answer as expected.
@@ -327,11 +327,11 @@ class Reads:
     entry, and None if Redis does not answer.
 
     With ``include_pending``, entries without a guard are added, see :func:`select_pending`, and
-    ``complete_up_to`` is Redis's time before the read. A new key has its own total; if the counter
-    has too many keys, the worker will count it as ``__overflow__``. The sum over keys is the same.
-    The read takes time and memory in proportion to the queue, up to ``bounds``.
+    ``complete_up_to`` is Redis's time before the read. A new key has its own total, even if the
+    counter has too many keys and the worker will count it as ``__overflow__``: the sum over keys is
+    the same. The read takes time and memory in proportion to the queue, up to ``bounds``.
 
-    Raises (every method):
+    Raises (``ask`` and ``read``):
         StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
         StreamError: Redis did not answer as expected, with ``include_pending``.
         QueueTooLong, QueueReadStopped: ``bounds`` ended the read of the queue.

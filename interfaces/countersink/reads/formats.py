@@ -69,8 +69,8 @@ def csv_text(
     Args:
         columns: names of the columns, in order.
         rows: the values of each row, by column.
-        spreadsheet: True passes texts through :func:`for_spreadsheet`; False leaves them unchanged,
-            for programs.
+        spreadsheet: True quotes all texts, and passes those of rows through
+            :func:`for_spreadsheet`; False leaves them unchanged, for programs.
     """
     buffer = io.StringIO(newline="")
     # Quotes: a spreadsheet that separates cells by semicolons would split a text at one.
@@ -108,7 +108,7 @@ def csv_bytes(columns: Sequence[str], rows: Rows, *, spreadsheet: bool = False) 
     Args:
         columns: names of the columns, in order.
         rows: the values of each row, in the same order.
-        spreadsheet: True passes texts through :func:`for_spreadsheet`.
+        spreadsheet: as for :func:`csv_text`.
     """
     for part in csv_text(columns, documents(columns, rows), spreadsheet=spreadsheet):
         yield part.encode("utf-8", "surrogateescape")
@@ -126,8 +126,8 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
     """Return a function that writes rows to a file as Parquet and returns their number.
 
     A week or month is written as its first day, an hour or minute as its UTC time. A byte of a key
-    that is not UTF-8 is written as ``\\xff``, with its value in place of ``ff``. The function
-    raises TotalTooLarge for a total that does not fit into 64 bits.
+    or dimension that is not UTF-8 is written as ``\\xff``, with its value in place of ``ff``. The
+    function raises TotalTooLarge for a total that does not fit into 64 bits.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -260,8 +260,8 @@ def counter_document(counter: Counter) -> dict[str, object]:
 
 
 def breakdown_begins(breakdown: Breakdown) -> str | None:
-    """Return the UTC time since which a breakdown counts its counter's events. Return None if it
-    has all of the counter's events."""
+    """Return the UTC time (ISO 8601) since which a breakdown counts its counter's events. Return
+    None if it has all of the counter's events."""
     if not breakdown.since:
         return None
     return iso(datetime_of(breakdown.since * 60), "minutes")
@@ -339,10 +339,11 @@ def frame(
         keys: the keys to include; None for all.
         match: selects keys, for example by prefix.
         where: includes only events with these values of dimensions: ``{"country": "DE"}``.
-        start, end: first and last day, both inclusive. By day, hour and key-day, a counter needs a
-            ``start`` if retention has rolled up its days to months. Without it, RolledUp is raised,
-            and its attribute ``rolled_up_to`` is the first possible ``start``.
-        time_zone: time zone of the days, hours and months; default: each counter's own.
+        start, end: first and last day, both inclusive. By minute, hour, day, week and key-day, a
+            counter needs a ``start`` if retention has rolled up earlier ones to wider
+            buckets. Without it, RolledUp is raised, and its attribute ``rolled_up_to`` is the first
+            possible ``start``.
+        time_zone: time zone of the days, weeks, hours and months; default: each counter's own.
 
     Raises:
         ImportError: pandas is not installed.

@@ -28,7 +28,7 @@ MAX_DAYS: Final = 92
 """Maximum number of last days that are shown of each counter."""
 CHANGES: Final = (7, 30, 90)
 """Days of each of the two periods that a change may be of: the last complete days, and the days
-before them. Today is incomplete, and belongs to neither. The first is the default."""
+before them. Today is incomplete, and belongs to neither. 7 is the default."""
 SORTS: Final = ("counter", "today", "total", "change")
 """Sort orders of counters: by name (``counter``), or by a number of :func:`sort_values`."""
 
@@ -76,7 +76,7 @@ class OverviewQuery:
         return self.search in name and self.visible(name)
 
     def is_beyond(self, name: str) -> bool:
-        """Return whether a counter's name comes after ``after`` in the order of the list."""
+        """Return whether a name comes after ``after`` in a list sorted by name."""
         return not self.after or (name < self.after if self.reverse else name > self.after)
 
 

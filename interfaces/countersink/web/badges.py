@@ -28,7 +28,7 @@ from countersink.stream.names import stream_keys
 from countersink.web.services import Acknowledgements, Services
 
 FRESH_S: Final = 2.0
-"""Seconds for which a number from MySQL is kept."""
+"""Minimum seconds between two reads of a key's number, also after a failed one."""
 PATIENCE_S: Final = 2.0
 """Maximum seconds that a visitor waits for a number."""
 MAX_NUMBERS: Final = 10_000
@@ -39,7 +39,8 @@ number. There is a limit because anybody may request badges of any number of key
 THREADS: Final = 2
 """Threads that read numbers of badges only, so that badges do not hold up clients with a key."""
 MAX_QUEUE: Final = 500
-"""Entries of the queue up to which a badge includes pending rows; reading more takes too long."""
+"""Entries of the queue up to which a badge includes pending rows: reading more takes too long. The
+option ``max_pending_entries`` may be lower."""
 HEIGHT: Final = 20
 PADDING: Final = 6
 MAX_LABEL_LENGTH: Final = 64

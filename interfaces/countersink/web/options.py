@@ -30,8 +30,8 @@ class WebOptions:
     """The settings of the HTTP interface.
 
     Attributes:
-        redis_url, mysql_url: URLs of the queue and of the tables. They are not in ``repr``, because
-            they hold passwords.
+        redis_url, mysql_url: URLs of the queue and of the tables. No URL is in ``repr``, because it
+            may hold a password.
         mysql_read_url: URL of replicas for reads of totals; None where there are none.
         host: the address to listen at.
         port: the TCP port; 0 for any free one.
@@ -48,15 +48,15 @@ class WebOptions:
             ``X-Forwarded-Proto`` are trusted.
         max_body_bytes: maximum bytes of a request's body, before and after decompression.
         max_items: maximum number of increments in one request.
-        max_counters: maximum number of different counters that one API key may name while the
-            server runs. The same maximum applies to sequences, which are counted separately. All
-            requests without a key count as one key.
+        max_counters: maximum number of different counters that one API key may count in while the
+            server runs, unless the key has a limit of its own. The same maximum applies to
+            sequences, which are counted separately. All requests without a key count as one key.
         max_amount: the largest absolute amount of an increment by HTTP.
         max_ahead_s: seconds that an increment's time may be ahead of the server's clock.
         max_age_days: days that an increment's time may be in the past; 0 for no limit.
         rate_per_key: average number of requests per second that one API key may send, in bursts of
-            up to 2 seconds' worth; 0 for no limit. If the server needs no key, this is the limit of
-            each address.
+            up to 2 seconds' worth; 0 for no limit. With ``without_keys``, this is also the limit of
+            each address for requests without a key.
         rate_per_address: the same limit for requests without a key from one address (for IPv6, from
             one /64 network).
         failures_per_minute: wrong keys that one address may send per minute.
@@ -69,10 +69,11 @@ class WebOptions:
         wait_s: maximum seconds that a request with ``?wait=`` waits until its increments are stored
             or counted.
         max_pending_entries: maximum number of entries in the queue for a request with
-            ``include_pending``, which reads all of them. If there are more entries, or more than 25
-            times as many rows in them, the request is refused: reading takes time and memory.
-        threads: number of threads for reads of totals. Short blocking work of each kind has the
-            same number of threads of its own.
+            ``include_pending``, which reads all of them. If there are more entries, or their rows
+            are more than 25 times this number, the request is refused: reading takes time and
+            memory.
+        threads: number of threads for reads of totals. Short blocking calls have as many again for
+            each module whose functions are called.
         session_hours: hours that a login to the dashboard lasts.
         frame_ancestors: origins of the pages that may embed the page of a link in a frame.
     """
@@ -109,7 +110,7 @@ class WebOptions:
         """Check the values.
 
         Raises:
-            ValueError: a value is not valid; the message names its option.
+            ValueError: a value is not valid; the message names its option or quotes the value.
         """
         if not self.host:
             raise ValueError("--host is empty: give an address such as 127.0.0.1")

@@ -44,12 +44,12 @@ T = TypeVar("T")
 class ReadPool:
     """Runs reads in threads. Use it only in the event loop's thread.
 
-    The reads of one API key use at most half of the threads, so that other clients find a free
-    thread. Requests without a key share this limit by their address. Only one read at a time reads
-    the queue, because this takes much memory and holds the interpreter lock for long.
+    The reads of one API key use at most half of the threads (at least one), so that other clients
+    find a free thread. Requests without a key share this limit by their address. Only one read at a
+    time reads the queue, because this takes much memory and holds the interpreter lock for long.
 
     Args:
-        threads: number of threads.
+        threads: number of threads; the read of the queue has a further one.
         seconds: time limit of a read, including its wait for a thread.
 
     Attributes:
@@ -92,9 +92,9 @@ class ReadPool:
 
         Raises:
             Problem: 429 this key or address has too many reads; 503 the read reached the time
-                limit.
+                limit, ours or MySQL's.
             ClientDisconnect: the client has disconnected.
-            Exception: whatever ``work`` raises.
+            Exception: whatever else ``work`` raises.
         """
         holder = who.key_id or request.scope["countersink.client"], pending
         most = MAX_PENDING_READS if pending else MAX_READS
@@ -173,7 +173,8 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
 
     Raises:
         Problem: 404 unknown counter; 422 an invalid query, or one that the stored buckets cannot
-            answer; 500 damaged data; 503 the queue is too long, or the server is stopping.
+            answer; 500 damaged data, a missing library, or a time zone that this machine does not
+            know; 503 the queue is too long, or the server is stopping.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """``Authenticator`` finds the key, login or link of a request, and refuses requests: 401 (the key
-is missing or wrong), 403 (scope, link, origin) and 429 (rate limits). See ``web/options.py`` for
-the rates."""
+is missing or wrong), 403 (scope, link, origin), 429 (rate limits) and 503 (the key cannot be looked
+up). See ``web/options.py`` for the rates."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,11 +42,11 @@ class Authenticator:
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
         """Return the identity of a request if it may use its route. Count the request for the rate
-        limit of its key or address, and record the use of the key.
+        limit of its key or address, and record the use of a key in its headers (not of a link).
 
         If the route needs no key, the identity is :data:`NOBODY`. On a public route, a request
-        without a key gets :data:`NOBODY` as well; for a request whose key lacks the route's scope,
-        ``public`` of the identity is True.
+        without a key or login gets :data:`NOBODY` as well (see :meth:`_without_key`); for a request
+        whose key lacks the route's scope, ``public`` of the identity is True.
 
         Args:
             route: the route of the request.
@@ -59,6 +59,7 @@ class Authenticator:
             Problem: 401 there is no valid key; 403 the identity may not do this, or the request
                 came from a page of another origin; 429 there are too many requests or wrong keys;
                 503 the key is unknown, and MySQL is away or too many requests wait already.
+            Unavailable: the request has a login's cookie, and MySQL did not answer since the start.
         """
         if route.scope is None and not route.public:
             self.limit_address(client)
@@ -97,7 +98,8 @@ class Authenticator:
         return who
 
     def limit_address(self, client: str) -> None:
-        """Count a request without a key for the rate limit of its address.
+        """Count a request, whose key is missing or is not looked at, for the rate limit of its
+        address.
 
         Raises:
             Problem: 429 the address has sent too many requests.
@@ -109,11 +111,13 @@ class Authenticator:
     ) -> Identity:
         """Return the identity of a request without a key. If the request has a login, this is the
         identity of the login. Otherwise it is :data:`EVERYBODY` if the server runs without keys,
-        and :data:`NOBODY` on a public route.
+        and :data:`NOBODY` on a public route. A public route gives :data:`NOBODY` also where a page
+        of another origin may have sent the request.
 
         Raises:
             Problem: 401 the route needs a key; 403 the request came from a page of another origin;
                 429 there are too many requests.
+            Unavailable: as for :meth:`admit`.
         """
         scheme = scope["scheme"]
         login = self._cookie.login(headers, scheme)

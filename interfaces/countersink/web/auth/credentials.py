@@ -105,8 +105,8 @@ class WaitingPlaces:
     """Limits how many requests wait for MySQL or Redis at the same time. Use it only in the event
     loop's thread.
 
-    Each waiting request holds a place. There are fewer places than connections: if MySQL is away,
-    waiting requests take all places, but increments still find connections.
+    Each waiting request holds a place. There are half as many places as connections, at least 8: if
+    MySQL is away, waiting requests take all places, but increments still find connections.
 
     Args:
         connections: the limit of connections.
@@ -170,7 +170,7 @@ class NameQuotas:
 
         Args:
             who: identity of the key. All requests without a key share a quota. A public identity
-                has no quota: it cannot create counters.
+                has no quota: it counts in public counters only.
             kind: the kind of things with these names, such as ``counters``; each kind has its own
                 quota.
             names: the names in the request.
@@ -224,8 +224,8 @@ def key_of(text: str, register: Register) -> Credential | None:
 async def find_credential(
     text: str, client: str, register: Register, failures: TokenBuckets, places: WaitingPlaces
 ) -> Credential | None:
-    """Return the valid key or link in ``text``; None where it is not valid. An unknown key may be
-    new: the register is read again before the key is refused.
+    """Return the valid key or link in ``text``; None where it is not valid. An unknown text in the
+    form of a key may be a new key: the register is read again before the text is refused.
 
     A known key is accepted however many wrong keys its address has sent: other clients at an
     address must not lock it out. This helps nobody to guess a key, because a secret has 256 bits.

@@ -9,7 +9,7 @@ These lead to this machine too, but browsers do not treat them as local.
 Origin: a browser sends requests for pages of other origins as well. Such a request may have the
 login's cookie, or reach a server that needs no key. A browser names the page's origin in
 ``Sec-Fetch-Site``; older ones name it in ``Origin`` or ``Referer``. Programs send none of these
-headers. A browser that loads a picture over plain HTTP sends none of them either.
+headers. A browser that loads a picture over plain HTTP may send none of them either.
 """
 
 import ipaddress

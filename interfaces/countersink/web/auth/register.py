@@ -29,7 +29,7 @@ REFRESH_S: Final = 2.0
 """Seconds between two reads. After this time at most, a revoked key is refused, and a new login is
 known to other processes."""
 READ_PAUSE_S: Final = 0.25
-"""Minimum seconds between two reads, however many unknown keys are sent."""
+"""Minimum seconds from one read to the next for an unknown key, however many of these are sent."""
 READ_WAIT_S: Final = 1.0
 """Maximum seconds that a request with an unknown key waits for a read."""
 USE_S: Final = 60.0
@@ -180,8 +180,8 @@ class Register:
 
     async def refresh(self) -> bool:
         """Read keys, logins and links now, without waiting for the next regular read. Callers use
-        it for an unknown key, which may be new, and after a login or link has ended. Calls that
-        arrive during a read share one next read. Never raises.
+        it for an unknown key, which may be new, and after a change of a login, link or board. Calls
+        that arrive during a read share one next read. Never raises.
 
         Returns:
             True if the read succeeded; False if MySQL does not answer within :data:`READ_WAIT_S`.
@@ -204,7 +204,8 @@ class Register:
 
     async def keep_fresh(self) -> None:
         """Read the register every :data:`REFRESH_S` seconds, and write the uses of keys every
-        :data:`USE_S` seconds, until the task is cancelled. A failed read is logged."""
+        :data:`USE_S` seconds, until the task is cancelled. A failed read is logged as by
+        :meth:`try_read`."""
         noted = self._clock()
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -216,7 +217,8 @@ class Register:
 
     async def write_uses(self) -> None:
         """Set the time of last use to the current time in MySQL, for each key that was used since
-        the last write. If MySQL is away, the next call writes them. Never raises."""
+        the last write. If this fails with a StoreError (MySQL is away), the next call writes them;
+        any other error is logged, and these uses are forgotten. Never raises."""
         used, self._used = self._used, set()
         if not used:
             return
@@ -233,7 +235,8 @@ class Register:
             LOGGER.exception("cannot write the last use of keys", extra={"action": "waiting"})
 
     async def try_read(self) -> None:
-        """Read all keys, logins and links. If this fails, log it and keep those known before."""
+        """Read all keys, logins and links. If this fails, keep those known before; of failures in a
+        row, only the first is logged. Never raises."""
         try:
             await self.read()
         except Exception as error:

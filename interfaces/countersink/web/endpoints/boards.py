@@ -1,9 +1,9 @@
-"""The endpoints ``/v1/boards``, which create, list, change and delete boards. See
+"""The endpoints ``/v1/boards``, which create, list, show, change and delete boards. See
 ``store/boards.py`` for their limits.
 
 A key that is limited to some counters sees a board only if it may name all counters of the board.
 Such a key cannot create, change or delete a board, even one with only these counters, because links
-to a board show whatever is on it. That needs an admin key without such a limit.
+to a board show whatever is on it. Only an admin key without such a limit can.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ class BoardList(Closed):
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/boards`` with the boards whose counters the key may name."""
+    """Answer ``GET /v1/boards`` with the boards all of whose counters the key may name."""
     found = await services.run_in_session(boards.list_boards)
     may_name = cache(who.may_name)  # few counters are on many boards
     seen = (board for board in found if all(map(may_name, boards.counters_of(board))))
@@ -67,7 +67,8 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def shown(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/boards/{board}`` with a board."""
+    """Answer ``GET /v1/boards/{board}`` with a board; 404 if the key may not name all of its
+    counters, 403 if the request has a link to something else."""
     name = request.path_params["board"]
     if who.link and who.board != name:
         raise Problem(403, "A link shows its counter only, or its board only")

@@ -96,7 +96,7 @@ _PARAMETERS: Final = (
 
 
 async def counters(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/counters`` with counters, their totals and last days."""
+    """Answer ``GET /v1/counters`` with a page of the counters that the key may name."""
     given = request.scope["countersink.given"]
     sort, pending, change = given["sort"], given["include_pending"], int(given["change"] or 0)
     order = (sort, change or CHANGES[0]) if sort == "change" else (sort,)
@@ -154,9 +154,9 @@ def _row(line: OverviewLine, better: Better) -> dict[str, Any]:
 
 
 def cached_sort_values(services: Services) -> dict[tuple[Any, ...], CachedAnswer[SortValues]]:
-    """Return a cached answer for each sort order except the order by name, and each number of days
-    of ``change``. Its result has, for all counters, the numbers by which they are sorted. Requests
-    for different pages share one read."""
+    """Return a cached answer for each sort order except the order by name; for ``change``, one for
+    each number of days. Its result has, for all counters, the numbers by which they are sorted.
+    Requests for different pages share one read."""
 
     def ask(*order: Any) -> SortValues:
         return services.reads.read(lambda moment: sort_values(moment.snapshot, *order))

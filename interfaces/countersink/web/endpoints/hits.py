@@ -73,13 +73,13 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit, unless the parameter ``count`` is 0, and answer with a badge that shows the
-    total of the key. If ``who`` may not see the total, or it cannot be read, the badge shows a
-    dash.
+    total of the key. If the total cannot be read, or with ``count=1`` ``who`` may not see it, the
+    badge shows a dash.
 
     Raises:
-        Problem: with ``count=1``, the problems of :func:`_require_ingest` and :func:`accept`. With
-            ``count=0``, 403 ``who`` may not see the total; 503 MySQL does not answer whether the
-            counter is public, or too many requests wait.
+        Problem: 422 the path is not valid. With ``count=1``, the problems of
+            :func:`_require_ingest` and :func:`accept`. With ``count=0``, 403 ``who`` may not see
+            the total; 503 as :func:`_may_see`, or too many requests wait.
     """
     given = request.scope["countersink.given"]
     counter, key = _counter_and_key(request)
@@ -128,7 +128,7 @@ async def _may_see(request: Request, services: Services, who: Identity, counter:
     ``who`` has the scope read and may name the counter.
 
     Raises:
-        Problem: 503 MySQL does not answer whether the counter is public, or too many requests wait.
+        Problem: as :meth:`PublicCounters.has`, which is asked only where the key does not suffice.
     """
     if who.may("read") and who.may_name(counter):
         return True
@@ -142,8 +142,8 @@ async def _require_ingest(
 
     Raises:
         Problem: 403 the counter is not public, and ``who`` has no key with the scope ingest or may
-            not name the counter; 503 MySQL does not answer whether the counter is public, or too
-            many requests wait.
+            not name the counter; 503 as :meth:`PublicCounters.has`, which is asked only where the
+            key does not suffice.
     """
     if not who.public and who.may_name(counter):
         return
@@ -231,8 +231,8 @@ class PublicCounters:
                 MySQL, it counts as a waiting request of ``holder`` (see :class:`WaitingPlaces`).
 
         Raises:
-            Problem: 503 MySQL does not answer whether the counter exists, or too many requests wait
-                already.
+            Problem: 503 a pattern matches, it is unknown whether the counter exists, and MySQL does
+                not answer or too many requests wait already.
         """
         if counter in self._listed:
             return True

@@ -1,7 +1,7 @@
 """The endpoint ``GET /v1/live``: live numbers as server-sent events, with limits of open event
-streams per key and address.
+streams: per key, per address and in all.
 
-One read of MySQL and Redis a second serves all event streams.
+At most one read of MySQL and Redis a second serves all event streams.
 """
 
 import asyncio
@@ -53,10 +53,10 @@ EVERY_S: Final = 1.0
 POLL_S: Final = 0.2
 """Seconds after which a stream looks again for new numbers, and whether its key is valid."""
 KEPT_FACTOR: Final = 4.0
-"""The pause after a read is the read's duration times this factor, if that is longer than
+"""The next read begins after the duration of the last one times this factor, if that is longer than
 ``EVERY_S``."""
 MAX_KEPT_S: Final = 10.0
-"""Maximum seconds of the pause after a read: the server may have been slow just once."""
+"""Maximum seconds between two reads by ``KEPT_FACTOR``: the server may have been slow just once."""
 MAX_LISTENERS: Final = 100
 """Maximum number of listeners."""
 MAX_PER_KEY: Final = 25
@@ -100,7 +100,7 @@ class SentNumbers:
             too many counters to read each second. Patterns of listeners that joined after the
             beginning of the read may be missing.
         today: the current day in the time zone of a counter and the total of this day, by the
-            counter's name. It has the counters that listeners want.
+            counter's name. It has those counters of listeners that exist and have such a total.
         complete_up_to: see :class:`countersink.reads.Moment`.
     """
 
@@ -169,8 +169,8 @@ class Feed:
         services: have ``reads``, which read the numbers.
 
     Attributes:
-        numbers: the cached answer of the last read; its result is an exception where MySQL or Redis
-            did not answer.
+        numbers: the cached answer of the last read; its result is an exception where the read
+            failed, as without MySQL. (Without Redis, only ``complete_up_to`` is None.)
         listeners: the listeners of all open streams.
     """
 
@@ -302,7 +302,7 @@ class News(Closed):
 
 
 class Trouble(Closed):
-    """An event that tells that MySQL or Redis is away."""
+    """An event that tells that the numbers cannot be read: MySQL is away."""
 
     trouble: Annotated[bool, Meta(extra_json_schema={"const": True})]
 

@@ -2,16 +2,18 @@
 for the texts of the login page.
 
 The login's cookie is hidden from scripts, and browsers send it for pages of this server only. It
-has 256 random bits; MySQL has their hash. A login ends after ``session_hours``, or with its key.
+has 256 random bits; MySQL has their hash. A login ends after ``session_hours``, by logout, or with
+its key.
 
-All scripts are sent as one file, and all styles as one; scripts that a page runs first are inline.
-A browser then needs few requests, one after the other, before it can show a page.
+The scripts that the dashboard starts with are sent as one file, and all styles as one; scripts that
+it runs first are inline. A browser then needs few requests, one after the other, before it can show
+a page.
 
 The JavaScript modules are joined into one without a build tool: each comes after the modules that
 it imports. This works as all are ours, use the same form of import, and no two define the same
 name. Comments and indentation are removed from scripts and styles, so no string may span lines. A
-module that is imported with ``await import``, and each that it alone imports, is sent as a file of
-its own when it is needed. It imports the others from the joined file.
+module that is imported with ``await import``, and each that only such modules import, is sent as a
+file of its own when it is needed. It imports the others from the joined file.
 """
 
 import gzip
@@ -97,8 +99,8 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
 
 async def login(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /login``: begin a login with the key in the form, set its cookie, and redirect
-    to the dashboard. A key that is not valid, or lacks the scope read, gets 403; a browser is
-    redirected to the form instead."""
+    to the dashboard. A key that is not valid or lacks the scope read, and a link's token, get 403;
+    a browser is redirected to the form instead."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
     known = await find_credential(

@@ -84,8 +84,8 @@ class SequencePlaces:
 
     @asynccontextmanager
     async def place(self, name: str) -> AsyncIterator[None]:
-        """Let at most :data:`PLACES` requests for a sequence into the block at the same time. A
-        further request waits before the block.
+        """Let at most :data:`PLACES` requests for a sequence into the body of ``async with`` at the
+        same time. A further request waits before it.
 
         Raises:
             Problem: 503 the request has waited longer than :data:`PLACE_WAIT_S`.

@@ -183,8 +183,8 @@ async def livez(request: Request, services: Services, who: Identity) -> Response
 
 
 async def readyz(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /readyz`` with 200 if the process can accept increments, else with 503. The
-    reason is not in the answer, but in the log and in /metrics."""
+    """Answer ``GET /readyz`` with 200 if the process can accept increments and is not ending, else
+    with 503. The reason is not in the answer, but in the log and in /metrics."""
     reason = await _monitored(services, services.single(health).unready_reason)
     if reason or services.stopping.is_set():
         return PlainTextResponse("not ready\n", 503)
@@ -211,8 +211,8 @@ async def _monitored(services: Services, work: Callable[[], T]) -> T:
 
 
 def health(services: Services) -> Health:
-    """Return the health of the web process. It is ready if it can accept increments: this needs
-    Redis or a spool that works, but not MySQL."""
+    """Return the health of the web process. It is ready if it can accept increments: this needs a
+    Redis that is not full or a spool that works, but not MySQL."""
     state = services.single(system_state)
 
     def samples() -> Samples:

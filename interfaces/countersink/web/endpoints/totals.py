@@ -137,7 +137,7 @@ async def totals(
 ) -> Response:
     """Answer with totals of the counter in the path. If the path names no counter, the totals are
     those of all counters that the key may name. ``by`` says what a row of the answer is, such as
-    ``day``. If it is None, the request's parameter ``by`` says this."""
+    ``day``. If it is None, the request's parameter ``by`` or its default says this."""
     given = request.scope["countersink.given"]
     counter = permitted_counter(request, who) if "counter" in request.path_params else None
     query = _query(counter, who, given if by is None else {**given, "by": (by, ())})
@@ -263,8 +263,9 @@ _SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
 
 async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``GET /v1/export/openmetrics`` with totals of the named counters as
-    ``countersink_events_total{counter="…"}``. Counters that do not exist are left out; if none
-    exists, the answer is 404."""
+    ``countersink_events_total{counter="…"}``, or of their keys with the label ``key``; totals below
+    zero as ``countersink_balance``. Counters that do not exist are left out; if none exists, the
+    answer is 404."""
     given = request.scope["countersink.given"]
     names = list(dict.fromkeys(given["counter"]))
     if not names:

@@ -19,8 +19,8 @@ from countersink.web.http.parameters import Parameter
 from countersink.web.services import Services
 
 Handler = Callable[[Request, Services, Identity], Awaitable[Response]]
-"""A function that returns the answer to a request, or raises
-:class:`~countersink.web.errors.Problem`."""
+"""A function that returns the answer to a request, or raises an error, which ``web/app.py``
+answers: :class:`~countersink.web.errors.Problem` for a status and text of its own."""
 
 
 Described = str | type[msgspec.Struct] | Mapping[str, Any]
@@ -42,7 +42,7 @@ class Route:
             whether the counter is public.
         installation_wide: True where the endpoint concerns the whole installation: keys for some
             counters are refused.
-        shared: True admits links; the handler checks whether the link is to the counter.
+        shared: True admits links; the handler checks whether the link is to the counter or board.
         waits: True where the handler may wait for MySQL or Redis: each request holds one of the
             :class:`~countersink.web.auth.credentials.WaitingPlaces`.
         parameters: the parameters that the query may have. The handler finds their values, by name,

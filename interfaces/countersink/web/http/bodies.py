@@ -85,7 +85,7 @@ async def read_object(
 
     Raises:
         Problem: 400 the body is not JSON; 413 it is too large; 415 its media type or content coding
-            is not supported; 422 it is not a valid ``kind``.
+            is not supported; 422 it is not a valid ``kind``, or an object has a member twice.
         ClientDisconnect: the client disconnected before the end of the body.
     """
     check_json(request.headers.get("content-type", ""))
@@ -101,7 +101,7 @@ async def read_object(
 
 
 def check_json(media_type: str) -> None:
-    """Check that a body of this media type may be JSON.
+    """Check that the media type of a body is JSON, ``text/plain``, or missing.
 
     Args:
         media_type: value of the header Content-Type; empty where there is none.
@@ -140,14 +140,15 @@ def check_parts(body: bytes, items: int) -> None:
 
 def read_json(body: bytes) -> Any:
     """Return the value of a JSON body. Whole numbers become ints, also those written with a
-    fraction, such as ``743.0``. Larger numbers become floats: beyond 64 bits, or beyond 2**53 - 1
-    if written with a fraction.
+    fraction or exponent, such as ``743.0``. Larger ones become floats: those of more than 20
+    characters, or beyond 2**53 - 1 if written with a fraction or exponent.
 
     An object that has a member twice is refused, at any depth. Programs differ in which of the two
     they use, and a proxy in front of this server may have checked the other one (RFC 8259, 4).
 
     Raises:
         Problem: 422 an object has a member twice.
+        msgspec.ValidationError: a number is too large.
         msgspec.DecodeError, UnicodeDecodeError, RecursionError: the body is not JSON.
     """
     msgspec.json.decode(body)  # refuses NaN and lone surrogates, which json.loads takes

@@ -274,7 +274,8 @@ def _parameters(route: Route) -> list[Mapping[str, Any]]:
 
 
 def read_responses(document: Any, *, csv: bool = True, of_counter: bool = False) -> dict[str, Any]:
-    """Return the responses of a route that reads totals, without those that every route has.
+    """Return the responses of a route whose answers have an ETag and headers for freshness (see
+    ``answers.py``), without those that every route has.
 
     Args:
         document: the type of the JSON answer.

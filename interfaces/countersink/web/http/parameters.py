@@ -2,7 +2,7 @@
 descriptions and checks; and the check that a key may name a counter (403).
 
 An unknown or repeated parameter, or an invalid value, ends the request with 422 and a sentence for
-each: a misspelt parameter must not be ignored.
+each (20 at most): a misspelt parameter must not be ignored.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -158,7 +158,7 @@ def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
     """Return the values of all ``known`` parameters of a request's query, by name. A parameter that
     is not given has its default; a repeatable one has a tuple of its values, in their order.
 
-    Bytes that are not UTF-8 become lone surrogates, as in all keys.
+    Bytes that are not UTF-8, which ``web/app.py`` refuses before, would become lone surrogates.
 
     Raises:
         Problem: 422 some parameters are unknown, repeated or not valid, or there are more than

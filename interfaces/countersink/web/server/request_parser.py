@@ -128,7 +128,8 @@ class FramedProtocol(HttpToolsProtocol):
 
     def _check_authority(self) -> None:
         """Check that a request with an absolute URL has exactly one Host header, with the host of
-        the URL. The URL's host counts (RFC 9112, 3.2.2), so another Host header would be ambiguous.
+        the URL. (``OPTIONS *`` has no host in its URL, and is refused.) The URL's host counts (RFC
+        9112, 3.2.2), so another Host header would be ambiguous.
 
         Raises:
             Problem: 400 there is another Host header, or none.

@@ -29,12 +29,12 @@ export const post = (path, body) => send("POST", path, body);
 /** PUT a document. */
 export const write = (path, body) => send("PUT", path, body);
 
-/** DELETE what is there. */
+/** DELETE a resource. */
 export function remove(path) {
   return ask(path, { method: "DELETE" });
 }
 
-/** Save an answer as a file: where a link is shown by a header, no address of a file can show it. */
+/** Save an answer as a file, on a page of a link: a plain download would lack the link's token. */
 export async function save(path) {
   const response = await answer(path, {});
   const [, download] = /filename="(.*)"/.exec(response.headers.get("Content-Disposition"));
@@ -55,7 +55,7 @@ export function address(path, parameters) {
   return text ? `${path}?${text}` : path;
 }
 
-/** The path of a counter's question. Browsers take "." and ".." for steps in the path, even encoded. */
+/** The path of a counter, or of a question about it. "." and ".." get a ~: browsers remove them from paths. */
 export const counterPath = (counter, question = "") => `/v1/counters/${/^\.\.?$/.test(counter) ? "~" : ""}${encodeURIComponent(counter)}${question && `/${question}`}`;
 
 function send(method, path, body) {
@@ -70,7 +70,7 @@ async function ask(url, options) {
 async function answer(url, options) {
   let response;
   try {
-    // Whoever asks wants what is so now: a copy of a second ago, before a counter came, may lack it.
+    // No cached copy without asking: one of a second ago may lack a new counter.
     response = await (early(url, options) ?? fetch(url, { credentials: COOKIES, cache: "no-cache", ...options, headers: { ...options.headers, ...SHOWN } }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -80,13 +80,13 @@ async function answer(url, options) {
   if (response.status === 401 && token !== null) throw new ApiError(401, "This link has ended. Ask its sender for a new one.");
   if (response.status === 401) return leave();
   if (!response.ok) throw new ApiError(response.status, await reason(response));
-  // In the header alone it is of this moment: the body may be an old one that a 304 was told of.
+  // Only the header has the time of this answer: after a 304, the body is that of the cached copy.
   const complete = response.headers.get(COMPLETE);
   if (complete !== null) fresh(complete === "unknown" ? null : complete);
   return response;
 }
 
-/** The answer to a question that the page itself has asked (early.js), once. */
+/** The answer to a request that `early.js` has sent before; undefined if there is none, or it was used. */
 function early(url, { method }) {
   const answer = method ? undefined : window.early?.get(url);
   window.early?.delete(url);
@@ -102,5 +102,5 @@ async function reason(response) {
 /** The session is over: log in, and come back to the same view. */
 function leave() {
   location.assign(`/login${location.hash}`);
-  return new Promise(() => {}); // nothing goes on here
+  return new Promise(() => {}); // never settled: the page is left
 }

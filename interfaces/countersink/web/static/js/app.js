@@ -31,22 +31,22 @@ const app = {
     (why) => stale(why),
   ),
   who: { scopes: [] },
-  /** Settled when that is who looks. */
+  /** A promise, settled when `who` is known. */
   known: null,
   /** Whether the person may do what this scope allows. */
   may: (scope) => app.who.scopes.includes(scope) || app.who.scopes.includes("admin"),
-  /** Whether they may look at the whole installation: with a key that is for some counters only, its
-      trouble is none of theirs. */
+  /** Whether the person may see the whole installation; a key that is for some counters only may
+      not. */
   seesAll: () => !app.who.counters?.length,
 };
 const totals = h("div");
 let view = null;
 let shownView = null;
-/** Modules of views that few look at, so they are not among what comes before the first number. */
+/** Modules of rarely used views, loaded when needed: the first number does not wait for them. */
 let boards = null;
 let system = null;
 
-/** "#/counter/page_views?range=7" → ["counter", "page_views", URLSearchParams]. */
+/** The view in the address: "#/counter/page_views?range=7" → ["counter", "page_views", URLSearchParams]. */
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name = "", ...rest] = path.split("/");
@@ -90,14 +90,14 @@ async function go() {
     if (here) link.setAttribute("aria-current", "page");
   }
   const { loaded, counters } = view;
-  // Numbers first. What is heard while they are asked for would have them asked for once more.
+  // Numbers first: a live event that comes before them would cause the same requests again.
   if (loaded) loaded.then(() => view.loaded === loaded && app.live.watch(view.counters));
   else app.live.watch(counters ?? []);
   if (!first) main.focus({ preventScroll: true }); // what had the focus is gone
   scrollTo(0, 0);
 }
 
-/** Dead letters and other trouble, as a number beside the link to the system's view. */
+/** Show the number of troubles (see above) beside the link to the system's view. */
 async function alarm() {
   if (document.hidden || !app.seesAll()) return;
   try {
@@ -137,12 +137,12 @@ async function start() {
   await go();
   show();
   await Promise.all([app.known, view?.ready]);
-  window.early = undefined; // what nobody has taken by now is old
+  window.early = undefined; // answers that nobody has used are old by now
   alarm();
   setInterval(alarm, ALERT_EVERY_MS);
 }
 
-/** Who looks: what they may do depends on it, but hardly any number. */
+/** Ask who is logged in: what they may do depends on it, but hardly any number does. */
 async function known() {
   try {
     app.who = await get("/v1/whoami");

@@ -56,7 +56,7 @@ export function boardView(app, board, query) {
   let parts = [];
   let shown;
   const loaded = new Promise((done) => (shown = done));
-  const moved = new Set(); // counters of which events came
+  const moved = new Set(); // counters that live events named
   const known = new Map(); // settings of the counters, asked for once a minute
   const settingsOf = (counter) => {
     if (!known.has(counter)) known.set(counter, get(counterPath(counter)).catch((error) => (known.delete(counter), Promise.reject(error))));
@@ -308,5 +308,5 @@ function boardForm(board, saved) {
 
 const selectOf = (label, choices, now) => h("select", { "aria-label": label }, choices.map(([value, shown]) => h("option", { value, selected: value === now }, shown)));
 
-/** Links show what is on a board, so that changes need a key for all counters. */
+/** Whether boards may be changed: as links show what is on a board, only with a key for all counters. */
 const mayChange = (app) => app.may("admin") && app.seesAll();

@@ -8,23 +8,23 @@ import { stroke } from "./lines.js";
 import { plotting } from "./plot.js";
 import { ticks } from "./ticks.js";
 
-/** Points that are still drawn as bars. */
+/** Maximum number of points that are drawn as bars. */
 export const MOST_BARS = 62;
 
-/** Chart of { by, labels, values, before: { labels, values } | null, name, lines, written, ratio, partial }:
+/** Chart of { by, labels, values, before: { labels, values } | null, name, lines, written, ratio, partial, notes }:
     `lines` are [{ name, values }] instead of the one, or null; `written` makes a number a text;
-    `partial` is the place of a day or hour that is not over, or null. */
+    `partial` is the place of a point that is not over, or null; `notes` has a text or null for each point. */
 export class Chart {
   #plot = null;
   #series = null;
   #gone = false;
-  #held = undefined; // the label that whoever walks through it is at, while it is made anew
+  #held = undefined; // the label chosen by the keyboard, while the plot is made anew
   #canvas = h("div", { class: "plot" });
   #readout = h("p", { class: "readout" });
   #observer = new ResizeObserver(() => this.#resize());
   #themed = () => this.#plot && this.#make();
 
-  /** `label`: what walking through it with the keyboard is called. */
+  /** `label`: its name for screen readers, which says how to use it by the keyboard. */
   constructor(label = "Walk through the chart with the arrow keys") {
     this.element = h(
       "div",
@@ -47,7 +47,7 @@ export class Chart {
   draw(series) {
     const before = this.#series;
     this.#series = series;
-    // Drawn into what is there, so that whoever walks through it stays where they are.
+    // Drawn into the same plot, so that the point chosen by the keyboard stays chosen.
     if (this.#plot && sameShape(before, series)) this.#renew();
     else if (window.uPlot) {
       this.#held = this.element === document.activeElement ? before?.labels[this.#plot?.cursor.idx] : undefined;
@@ -61,7 +61,7 @@ export class Chart {
     }
   }
 
-  /** The last value has changed. */
+  /** Replace the last value, and draw it. */
   last(value) {
     this.#series.values[this.#series.values.length - 1] = value;
     if (this.#plot) this.#renew();
@@ -223,7 +223,7 @@ export class Chart {
 /** The upper end of an axis of ratios, which may be small, negative, or none. */
 const ceiling = (least, most) => (most > 0 ? most * 1.04 : least < 0 ? 0 : 1);
 
-/** The nth of several lines. A value between two gaps has no line: it is a point. */
+/** Options of the nth of several lines. A value between two gaps has no line, and is drawn as a point. */
 function line(n, colour, few) {
   const { colour: own, dash } = stroke(n);
   const alone = (plot, i) => {
@@ -239,7 +239,7 @@ function line(n, colour, few) {
   };
 }
 
-/** Days that somebody has written a note on. */
+/** Draw a mark above each point that has a note. */
 function flags(plot, notes, colour) {
   const { top } = plot.bbox;
   const size = 4 * devicePixelRatio;
@@ -259,8 +259,8 @@ function flags(plot, notes, colour) {
 
 const inBars = ({ labels, lines, ratio }) => labels.length <= MOST_BARS && !lines && !ratio;
 
-/** The values that are over, and the one that is not: a line of it begins at the point before. What has
-    not come yet has no point. */
+/** The values as one series, or, with one that is not over, as two: the others, and that one; its line
+    begins at the point before it. Later points without counts are left out. */
 function parted(values, partial, bars) {
   if (partial === null) return [values];
   return [
@@ -269,7 +269,7 @@ function parted(values, partial, bars) {
   ];
 }
 
-/** Stripes, to fill a bar with. */
+/** A pattern of stripes, which fills bars. */
 function hatched(colour) {
   const tile = document.createElement("canvas");
   const size = (tile.width = tile.height = Math.round(6 * devicePixelRatio));

@@ -40,7 +40,8 @@ function shifted(kind, from, to, start) {
   return { kind, from, to, day, month: (label, i, labels) => labels[i] ?? null };
 }
 
-/** The values and labels of another period, each beside what it stands beside of `labels`. */
+/** The values and labels of another period, in the order of the `labels` that they stand beside, null for
+    none; `alone`: those of `labels` beside which none stands; `left`: the other period's that stand nowhere. */
 export function aligned(by, labels, other, before) {
   const places = new Map(names(by, other.labels).map((name, i) => [name, i]));
   const beside =
@@ -61,8 +62,8 @@ export function aligned(by, labels, other, before) {
   };
 }
 
-/** Days and months as they are; an hour by its time of day, and which one of that time it is: clocks
-    leave some out and repeat others. */
+/** Names that labels of two periods have in common: days and months as they are; hours without the UTC
+    offset, and with a number, as clocks that go back repeat one. */
 function names(by, labels) {
   if (by !== "hour") return labels;
   const seen = new Map();

@@ -30,7 +30,7 @@ export function controls(go) {
   const lines = h("div", { class: "controls" });
   const drawing = h("div", { class: "controls" }, units, h("div", { class: "controls beside" }, h("label", { class: "field" }, "Compare with", compare), others, why), lines);
 
-  /** A field for a day. Who types passes many a date on the way to the one that is meant. */
+  /** A field for a day. It waits until nothing is typed any more: half a date may be a valid one. */
   function day(label, changes) {
     const typed = settled(() => {
       typing = null;
@@ -91,7 +91,7 @@ export function controls(go) {
     return h("label", { class: "check" }, box, "A line for each key");
   }
 
-  /** Numbers, or one line divided by the other. */
+  /** The choice between totals and the ratio of two lines. */
   function ratioChoice(ratio) {
     const [a, b] = wanted.lines.map((line) => shortened(title(line)));
     const two = wanted.lines.length === 2;
@@ -108,12 +108,12 @@ export function controls(go) {
   };
 }
 
-/** A line's name: its key where each key has one, else its counter. */
+/** A line's name: its key where each key has a line, else its counter. */
 export const title = (line) => (line.key === null ? visible(line.counter) : line.key === "" ? "(no key)" : visible(line.key));
 
 const shortened = (text) => ([...text].length > 24 ? `${[...text].slice(0, 23).join("")}…` : text);
 
-/** What had the focus was made anew: give it to what took its place. */
+/** Give the focus to the new element in place of `before`, which had it. */
 function refocus(before, places) {
   const called = (one) => `${one.tagName} ${one.getAttribute("aria-label") ?? one.textContent} ${one.type}`;
   const all = places.flatMap((part) => [...part.querySelectorAll("button, input")]);

@@ -39,11 +39,11 @@ export function counterView(app, counter, query) {
   let moved = false; // an event came while the numbers were asked for
   let left = false; // nobody looks at this any more
   let shown;
-  const ready = new Promise((done) => (shown = done)); // the first number is there, or why it is not
+  const ready = new Promise((done) => (shown = done)); // settled when the first number, or an error, is shown
   let ended;
-  const loaded = new Promise((done) => (ended = done)); // and so are the others
+  const loaded = new Promise((done) => (ended = done)); // settled when the others are, too
 
-  // Hours and keys are not in the events: look again, but not all the time.
+  // Live events have neither hours nor keys: request them again, but not all the time.
   const again = paced(() => load(true), HOURS_ANEW_MS);
   const keysAgain = paced(() => {
     for (const list of lists()) list.again(found.sum);
@@ -75,7 +75,7 @@ export function counterView(app, counter, query) {
   const top = keys(counter, (key) => go(alone(key)));
   const valuePanels = h("div", { class: "values-of" });
   let values = []; // a list for each dimension
-  const lists = () => (wanted.filter.where.length ? values : [top, ...values]); // which events with dimensions have, or keys
+  const lists = () => (wanted.filter.where.length ? values : [top, ...values]); // events have dimensions or a key
   const hour = lastHour(counter);
   const map = hourMap(counter);
   const trends = trending(counter, (key) => viewAddress(counter, query, alone(key)));
@@ -107,8 +107,8 @@ export function counterView(app, counter, query) {
     location.hash = viewAddress(counter, query, changes);
   }
 
-  /** The panel of each dimension that a breakdown has: a value that is chosen is a filter of all others;
-      chosen again, it is none. */
+  /** The list of a dimension's values. To choose one filters the view by it; to choose it again removes
+      the filter. */
   function dimensionList(dimension) {
     const pick = (value) => {
       const mine = `${dimension}=${value}`;
@@ -144,7 +144,7 @@ export function counterView(app, counter, query) {
     load();
   }
 
-  /** Ask for everything that the address names; `quietly`: only anew. */
+  /** Request everything that the address names; `quietly`: the same as before, without announcements. */
   async function load(quietly = false) {
     if (refused && refused.zone !== query.get("zone")) refused = null;
     again.done();
@@ -167,12 +167,12 @@ export function counterView(app, counter, query) {
       await Promise.all([inAll(own.signal), twoDays, drawing, noted(own.signal)]);
       loading = false;
       ended();
-      // They may be of before and after the event: once more.
+      // Some may be from before the event, some from after it: once more.
       if (moved) setTimeout(() => asking === own && !left && load(true), 1_000);
     } catch (error) {
       if (error.name === "AbortError" || asking !== own) return;
       if (error.status === 422 && wanted?.asked && wanted.asked === wanted.shownZone && wanted.zone) {
-        // Its own days can always be told.
+        // Days in the usual time zone can always be shown.
         refused = { zone: wanted.asked, why: error.message };
         load(quietly);
         return;
@@ -201,7 +201,7 @@ export function counterView(app, counter, query) {
     shown();
     const { key, prefix, exclude_key, exclude_prefix } = wanted.filter;
     const alone = key.length === 1 && !prefix.length && !exclude_key.length && !exclude_prefix.length;
-    // Of one key there is nothing to list: the others are, to go to.
+    // For a single key, the list has the other keys, to change to.
     const total = alone || wanted.beside.length ? 0 : wanted.each ? found.lines.reduce((all, line) => all + line.sum, 0) : found.sum;
     for (const part of [hour, map, trends]) part.show(wanted, settings);
     top.element.hidden = wanted.filter.where.length > 0;
@@ -213,7 +213,7 @@ export function counterView(app, counter, query) {
     }
   }
 
-  /** When something was counted, where nothing was in these days. */
+  /** If nothing was counted in these days, say when something last was. */
   async function earlier(signal) {
     const empty = wanted.from !== null && wanted.lines.length === 1 && !found.toldFrom && !found.values.some(Boolean);
     const last = empty ? await lastCounted(wanted.lines[0], signal) : null;
@@ -221,7 +221,7 @@ export function counterView(app, counter, query) {
     if (!signal.aborted) put(old, last && emptyDays(`${when}; the last event`, wanted.days, last, (days) => viewAddress(counter, query, days)));
   }
 
-  /** How the counters beside this one are counted: the time zone of the view depends on it. */
+  /** Request the settings of the counters beside this one: the time zone of the view depends on them. */
   async function neighbours(signal) {
     const unknown = query.getAll("with").filter((one) => !known.has(one));
     const answers = unknown.map((one) =>
@@ -316,7 +316,7 @@ export function counterView(app, counter, query) {
 
   function heard(news) {
     const mine = Object.hasOwn(news.today, counter) && news.today[counter];
-    if (!settings && (mine || !content.hidden)) return startAgain(); // it is there now, or the server is
+    if (!settings && (mine || !content.hidden)) return startAgain(); // the counter exists now, or the server answers again
     const beside = wanted?.lines.some((line) => Object.hasOwn(news.today, line.counter));
     if (!mine && !beside) return undefined;
     moved ||= loading;

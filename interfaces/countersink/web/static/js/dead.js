@@ -65,7 +65,7 @@ export function deadLetters(app, done) {
     const lost = Object.entries(not_kept);
     const admin = app.may("admin");
     const number = reason ? byReason[reason] : total;
-    // What comes after this was not seen by who presses a button of it: the server refuses then.
+    // Dead letters that come later were not seen: with `most`, the server refuses then.
     const which = { ...(reason ? { reason } : { all: true }), most: number };
     put(
       actions,
@@ -75,7 +75,7 @@ export function deadLetters(app, done) {
         choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${reasonOf(name).headline} ${whole(n)}`])], reason, (value) => {
           reason = value;
           limit = FIRST_DEAD;
-          // They say what they are about, which is not what is pressed until the answer is there.
+          // Until the answer is there, these buttons name the former choice.
           for (const button of actions.querySelectorAll(".buttons button")) button.disabled = true;
           load();
         }),
@@ -150,7 +150,7 @@ export function deadLetters(app, done) {
   load();
   return {
     element,
-    /** What the system's state says: where it differs from what is shown, look again. */
+    /** Compare the numbers in the system's state with those shown; load again if they differ. */
     known(reasons, notKept) {
       if (reasons && JSON.stringify([reasons, notKept]) !== known && !document.querySelector("dialog[open]")) load();
     },

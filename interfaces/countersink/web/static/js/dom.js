@@ -9,7 +9,7 @@ export function h(tag, properties, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
 
-/** The same in SVG. */
+/** An element of SVG, with the arguments of `h`. */
 export function s(tag, properties, ...children) {
   return fill(document.createElementNS(SVG, tag), properties, children);
 }
@@ -25,7 +25,7 @@ export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;
 }
 
-/** A number as text: one of many digits may be broken between its groups, and is never cut off. */
+/** Show a number that is a text already: a long one may be wrapped between its groups of digits. */
 export function amount(element, value) {
   if (element.textContent === value) return;
   put(element, value.length > LONG ? value.split(/(?<=,)/).flatMap((group, i) => (i ? [document.createElement("wbr"), group] : [group])) : value);
@@ -36,7 +36,7 @@ export function announce(message) {
   text(document.getElementById("announce"), message);
 }
 
-/** Call f when nothing happened for some milliseconds. */
+/** A function that calls `f` once, when it was not called itself for `ms` milliseconds. */
 export function settled(f, ms) {
   let timer = 0;
   return (...given) => {
@@ -45,7 +45,8 @@ export function settled(f, ms) {
   };
 }
 
-/** Call f soon, but not within some milliseconds of the last time; `done()`: it was done otherwise. */
+/** A function that calls `f` when `ms` milliseconds have passed since the last `done()`. Further calls wait
+    for the same. `f` has to call `done()`, else it is never called again; `stop()` cancels a waiting call. */
 export function paced(f, ms) {
   let last = -Infinity;
   let timer = 0;

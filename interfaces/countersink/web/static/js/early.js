@@ -24,7 +24,7 @@
   window.early = new Map(
     paths.map((path) => {
       const answer = fetch(path, { credentials, cache: "no-cache", headers });
-      answer.catch(() => {}); // whoever takes it hears of it
+      answer.catch(() => {}); // whoever uses the answer gets the error
       return [path, answer];
     }),
   );

@@ -18,7 +18,7 @@ const NO_KEY = "(no key)";
 const OFFERED = 20;
 const OFFERED_MS = 200;
 
-/** `go(changes)` changes the address; `beside` stands in the same row. */
+/** `go(changes)` changes the address; `beside` is an element that stands in the same row. */
 export function filters(counter, go, beside) {
   let wanted = null;
   let asking = null;
@@ -48,7 +48,7 @@ export function filters(counter, go, beside) {
     go({ [what]: [...chosen(what), value], ...(what === "with" ? {} : { where: null }) }); // an event has a key, or dimensions
   }
 
-  /** What there is to choose from, for what has been typed. */
+  /** Offer the largest keys, or the counters, that contain what has been typed. */
   async function offer() {
     asking?.abort();
     if (!wanted) return;

@@ -13,7 +13,7 @@ const RANGE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short",
 const MONTH = new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" });
 const MONTH_SHORT = new Intl.DateTimeFormat("en-GB", { month: "short", timeZone: "UTC" });
 
-/** What a series is of, as a sentence begins. */
+/** The plural of a series' unit, as the first word of a sentence. */
 export const MEMBERS = { minute: "Minutes", hour: "Hours", day: "Days", month: "Months" };
 
 /** "1,234,567". Beyond 2^53 the page knows a number to about 16 digits only, and says so: "≈ …". */
@@ -23,10 +23,10 @@ export const percent = (part) => PERCENT.format(part);
 
 const FINE = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 4 });
 const PLAIN = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
-/** How ratios are written, all of one view alike: in percent where none is above 1. */
+/** A function that writes the ratios of a view: in percent, unless the largest is above 1. */
 export const ratios = (largest) => (n) => (n === null || n === undefined ? "–" : (Math.abs(largest) <= 1 ? FINE : PLAIN).format(n));
 
-/** "+12.5%", "no change", or "new" where there was nothing before; null: there is none. */
+/** "+12.5%", "no change", or "new" where there was nothing before; null: it is not known. */
 export function change(now, before) {
   if (now === null || before === null || before < 0 || (before === 0 && now <= 0)) return null;
   if (before === 0) return "new";
@@ -42,7 +42,7 @@ export const day = (iso) => DAY.format(utc(iso));
 export const dayShort = (iso) => DAY_SHORT.format(utc(iso));
 export const monthShort = (iso) => MONTH_SHORT.format(utc(`${iso.slice(0, 7)}-01`));
 
-/** A label of a series for people: a day, an hour or minute with its UTC offset, or a month. */
+/** A label of a series (day, month, or hour or minute with a UTC offset, which is left out), for people. */
 export function label(by, iso) {
   if (by === "month") return MONTH.format(utc(`${iso}-01`));
   if (by === "day") return day(iso);
@@ -102,7 +102,7 @@ export function plus(iso, days) {
   return new Date(utc(iso).getTime() + days * 86_400_000).toISOString().slice(0, 10);
 }
 
-/** Days from one to another, both included. */
+/** The number of days from one to another, both included. */
 export const span = (from, to) => Math.round((utc(to) - utc(from)) / 86_400_000) + 1;
 
 function utc(iso) {

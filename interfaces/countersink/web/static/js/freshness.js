@@ -11,8 +11,8 @@ let ahead = 0; // milliseconds by which the server's clock is ahead of this one
 let state = { completeUpTo: undefined, trouble: null, heard: 0 };
 let shownKind = "";
 
-/** What a live event, or an answer, said: null where it is not known. Answers come in any order, so
-    that what is older than what is known says only that the server answers. */
+/** Show the time up to which a live event or an answer is complete; null where it is unknown. Answers
+    come in any order: of an older time, only that the server answers is shown. */
 export function fresh(said) {
   const known = state.completeUpTo;
   const completeUpTo = said && known && new Date(said) < new Date(known) ? known : said;
@@ -20,7 +20,7 @@ export function fresh(said) {
   show();
 }
 
-/** Nothing is heard any more, and why. */
+/** Show why no new numbers come. */
 export function stale(why) {
   state = { ...state, trouble: why };
   show();
@@ -35,8 +35,8 @@ export function show() {
   shownKind = kind;
 }
 
-/** What an answer's head says of the server's clock, to a second or so: that of a visitor may be
-    wrong, and is set right at times. Where it says nothing, what was known holds. */
+/** Remember the server's clock, to a second or so, from an answer's header Date: the visitor's clock
+    may be wrong, and may be changed. Without a valid Date, the difference known before holds. */
 export function serverTime(date) {
   const said = Date.parse(date);
   if (!Number.isNaN(said)) ahead = said - Date.now();

@@ -14,14 +14,14 @@ const HOURS = Array.from({ length: 24 }, (_, hour) => `${String(hour).padStart(2
 const AVERAGE = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const WIDE = matchMedia("(min-width: 60rem)");
 
-/** Nothing is asked for before somebody opens it. */
+/** The map of a counter. Nothing is requested before somebody opens it. */
 export function hourMap(counter) {
   let wanted = null;
   let settings = null;
   let cells = null;
   let asking = null;
-  let known = ""; // what the cells are of
-  let gone = ""; // which hours are rolled up by now
+  let known = ""; // the days and the time zone of the cells
+  let gone = ""; // a sentence: which hours are rolled up by now
   const body = h("div");
   const element = h("details", { class: "hours panel", ontoggle: load }, h("summary", null, "By weekday and hour"), body);
   const turned = () => cells && draw();
@@ -46,7 +46,7 @@ export function hourMap(counter) {
       const first = found.rows.length && found.rows[0].hour.slice(0, 10) > range.from ? found.rows[0].hour.slice(0, 10) : range.from;
       gone = found.told_from ? toldFrom("hour", found.told_from, wanted.shownZone) : "";
       known = `${between("day", first, range.to)}, ${wanted.shownZone}. ${gone}`;
-      if (before === JSON.stringify([cells, known]) && body.hasChildNodes()) return; // whoever reads it stays where they are
+      if (before === JSON.stringify([cells, known]) && body.hasChildNodes()) return; // drawn anew, it would lose the place of somebody who reads it
       draw(address(counterPath(line.counter, "hourly"), { ...question, format: "csv", spreadsheet: true }));
     } catch (error) {
       if (error.name !== "AbortError") put(body, failure(error, error.status === 422 ? null : load));
@@ -93,15 +93,15 @@ export function hourMap(counter) {
   };
 }
 
-/** The days of a view; of more than can be asked for by the hour, the last ones. */
+/** The days of a view up to today; of more than `MOST_DAYS`, the last ones. */
 function days({ from, to, now }) {
   const end = to === null || to > now ? now : to;
   const first = plus(end, 1 - MOST_DAYS);
   return { from: from === null || from < first ? first : from, to: end };
 }
 
-/** cells[weekday][hour]: { name, sum, times, average }, or null where none was. Clocks that go back have
-    an hour twice, which are two. */
+/** cells[weekday][hour]: { name, sum, times, average }, or null without such an hour. An hour that
+    is not over is left out; one that occurs twice, as clocks go back, is two. */
 function averages(rows, { now, shownZone }) {
   const until = `${now}T${(timeIn(shownZone) ?? "24").slice(0, 2)}`;
   const cells = WEEKDAYS.map(() => HOURS.map(() => null));

@@ -15,8 +15,8 @@ const MOST_LISTED = 10_000;
 const DRAWN = 500;
 const MOST_CHANGES = 2_000; // keys of which it is asked how they have changed
 
-/** `picked(key)` is called when somebody chooses one. With a dimension, it lists its values: whatever
-    of them is chosen, it has the others, to change to. */
+/** The list of keys or, with a dimension, of its values. `picked(key)` is called when somebody chooses
+    one. A chosen value does not limit the list of its own dimension: another may be chosen. */
 export function keys(counter, picked, dimension = null) {
   const first = dimension === null ? FIRST_KEYS : FIRST_VALUES;
   const noun = dimension ?? "key";
@@ -57,7 +57,7 @@ export function keys(counter, picked, dimension = null) {
   );
 
   async function ask(number) {
-    if (!wanted) return; // somebody is quicker than the first answer, which asks for it
+    if (!wanted) return; // before the first answer; `show` will ask
     n = number;
     asking?.abort();
     const own = (asking = new AbortController());
@@ -79,7 +79,7 @@ export function keys(counter, picked, dimension = null) {
     }
   }
 
-  /** The parameters of so many rows. */
+  /** The parameters of a request for so many rows. */
   function rowsOf(number) {
     const filter = dimension === null ? { ...wanted.filter, search: find.value } : { ...wanted.filter, by: dimension, where: wanted.filter.where.filter((one) => !isOf(dimension, one)) };
     return { n: number, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...filter };
@@ -102,7 +102,7 @@ export function keys(counter, picked, dimension = null) {
     if (searched) announce(rows.length === 1 ? "1 key found" : `${rows.length} keys found`);
   }
 
-  /** What the changes are of. */
+  /** Say which ranges the changes compare. */
   function explain(also) {
     explained.hidden = !also || !rows.length;
     if (!also) return;
@@ -111,7 +111,7 @@ export function keys(counter, picked, dimension = null) {
     text(explained, `Change: ${mine} against ${other}${without}. New: no counts in the period before.`);
   }
 
-  /** Items for these rows: what was there stays, and so does the focus. */
+  /** Show items for these rows: items that are there are kept, and so is the focus. */
   function arrange(drawn) {
     if (drawn.length === items.length && drawn.every(({ key }, i) => key === items[i].key)) return;
     const known = new Map(items.map((one) => [one.key, one]));
@@ -129,7 +129,7 @@ export function keys(counter, picked, dimension = null) {
     fill(from);
   }
 
-  /** The numbers of the items from this one on. */
+  /** Write the numbers of the items from this place on. */
   function fill(from) {
     for (let i = from; i < items.length; i++) items[i].tell(rows[i], i + 1);
     end.disconnect();
@@ -174,7 +174,7 @@ export function keys(counter, picked, dimension = null) {
       chosen = dimension === null ? [] : wanted.filter.where.filter((one) => isOf(dimension, one)).map((one) => one.slice(dimension.length + 1));
       ask(same ? n : first);
     },
-    /** Ask again for the same; the sum may be another by now. */
+    /** Request the same rows again; `total` is the sum by now. */
     again(total) {
       sum = total;
       ask(n);
@@ -186,9 +186,9 @@ export function keys(counter, picked, dimension = null) {
   };
 }
 
-/** The days that a change is of, and those before it, or those that the view compares with: a day that
-    is not over is in neither; of today alone, its whole hours and the same ones of yesterday. Null: there
-    is none. */
+/** The two ranges that a change compares: the view's days that are over, and those before them or those
+    that the view is compared with. For today alone: its hours that are over, and the same ones of
+    yesterday. Null: there are none. */
 function changeOf({ from, to, now, days, before, alike }) {
   if (alike && before.kind === "1") return alike.ranges;
   if (from === null || from >= now) return null;

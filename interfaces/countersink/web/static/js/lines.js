@@ -10,8 +10,8 @@ const DASHES = [[], [9, 5], [2, 4], [12, 4, 2, 4], [16, 3], [5, 2, 2, 2, 2, 2]];
 /** { colour, dash } of the nth line; the colour is a variable of CSS. */
 export const stroke = (n) => ({ colour: `--line-${n + 1}`, dash: DASHES[n] });
 
-/** A legend: each line with its total and change; of a ratio both, and the ratio. `found` is of
-    series.js, `better` says of a counter which change is good. */
+/** Fill a legend: each line with its total and change; for a ratio, both lines and the ratio. `found` is
+    what `series` (series.js) returns; `better(counter)` tells which change is good. */
 export function legend(element, { lines, ratio }, found, written, better) {
   const entries = found.lines.map(({ sum, trouble }, i) => {
     const entry = item(ratio ? null : i, named(lines[i]), whole(sum), trouble);
@@ -26,7 +26,7 @@ export function legend(element, { lines, ratio }, found, written, better) {
   put(element, entries);
 }
 
-/** `n` null: it has no stroke of its own. */
+/** An entry of the legend. `n`: the number of its line's stroke; null: it has none. */
 function item(n, title, total, trouble = null) {
   return h("li", null, n !== null && swatch(n), h("span", { class: "name-of" }, title), h("span", { class: "number" }, trouble ? "" : total), trouble && h("span", { class: "why soft" }, trouble));
 }

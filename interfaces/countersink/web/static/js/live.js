@@ -1,8 +1,8 @@
-// The page's one stream of live numbers (`/v1/live`): opened while somebody looks, tried again
+// The page's one stream of live numbers (`/v1/live`): open while the page is visible, tried again
 // after `AGAIN_MS`, with the reasons shown when it stops.
 
 const AGAIN_MS = 5_000;
-const NAME = /^[\w.:-]{1,64}$/; // an address may name what can be no counter
+const NAME = /^[\w.:-]{1,64}$/; // an address may have names that no counter can have
 
 /** Calls `heard(news)` about once a second and `lost(why)` when that stops. */
 export class Live {
@@ -20,7 +20,7 @@ export class Live {
     addEventListener("pageshow", (event) => event.persisted && this.#open());
   }
 
-  /** Hear of these counters from now on. */
+  /** Set the counters of the stream, 100 at most; open it anew if they are others. */
   watch(counters) {
     const wanted = [...counters].filter((name) => NAME.test(name)).slice(0, 100).sort();
     if (this.#source && wanted.join() === this.#counters.join()) return;

@@ -6,14 +6,14 @@ import { h } from "./dom.js";
 const UNSEEN = /^[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]$/u;
 const MARK = /^\p{M}$/u;
 
-/** Any text with its invisible characters as "[U+200B]": of a space only what HTML would not show,
-    at the ends and after another one. No two texts look the same for what is not seen in them;
-    letters that look alike are left as they are. */
+/** A text with its invisible characters written as "[U+200B]"; spaces only where HTML would not show
+    them, at the ends and after another space. So no two texts look the same because of invisible
+    characters. Letters that look alike stay. */
 export function visible(value) {
   return parts(value).map(([shown]) => shown).join("");
 }
 
-/** The same as an element, which keeps its own direction; the escapes are set apart. */
+/** The same as an element, with a direction of writing of its own; the escapes are marked. */
 export function name(value) {
   const found = parts(value);
   return h("bdi", null, runs(found).map(([shown, escape]) => (escape ? h("span", { class: "escape" }, shown) : shown)));
@@ -38,7 +38,7 @@ function parts(value) {
   });
 }
 
-/** Neighbours of one kind as one. */
+/** The same with neighbours of one kind, escapes or not, joined. */
 function runs(found) {
   const joined = [];
   for (const [shown, escape] of found) {

@@ -106,11 +106,11 @@ export function overview(app, _, query) {
   }
 
   function gone() {
-    asked++; // what is still to be answered is for nobody
+    asked++; // answers that come from now on are ignored
     clearInterval(timer);
   }
 
-  /** Ask for the first counters that the search finds, so many. */
+  /** Request the first `wanted` counters that the search finds. */
   async function load(wanted = size) {
     const turn = ++asked;
     size = wanted;
@@ -134,7 +134,7 @@ export function overview(app, _, query) {
     }
   }
 
-  /** When the largest counter was last counted, where nothing was counted in the days of the lines. */
+  /** If nothing was counted in the days of the lines, say when the largest counter was last counted. */
   async function earlier(turn) {
     const all = [...rows.values()].sort((one, other) => other.total - one.total);
     const empty = all.length && more.hidden && !search && all.every(({ values }) => values.length && !values.some(Boolean));
@@ -180,7 +180,7 @@ export function overview(app, _, query) {
     const values = (data.days ?? []).map((one) => one.total);
     const day = lastDay(data);
     let { today } = data;
-    // Heard since this was asked for: if the answer is newer, that is heard, too, in a moment.
+    // A live event since the request: its total is kept. If the answer is newer, another event follows.
     if (row?.heard === turn && row.day === day) values[values.length - 1] = today = row.today;
     if (!row) row = make(data, values);
     else if (values.join() !== row.values.join()) draw(row.spark, values);
@@ -210,7 +210,7 @@ export function overview(app, _, query) {
     return { counter: data.counter, better: data.better, link, element, now, all, changed: cell, small, spark, values, base: null, change: null };
   }
 
-  /** What was ever counted, and what of it is today's, both of one moment; and how it has changed. */
+  /** Show a counter's total of all time, with today's part of it from the same answer, and its change. */
   function based(row, data) {
     row.change = data.change;
     row.base = { total: data.total, today: data.today, day: lastDay(data) };
@@ -227,14 +227,14 @@ export function overview(app, _, query) {
     amount(row.small, `${whole(row.total)} in all${more === "–" ? "" : `, ${more}`}`);
   }
 
-  /** Sort by this; by what it is sorted already, the other way round. */
+  /** Sort by a column; if the list is sorted by it already, the other way round. */
   function sorted(by, way = null) {
     const reverse = way === null ? sort.by === by && !sort.reverse : way === "up";
     sort = { by, reverse };
     load(PAGE);
   }
 
-  /** In the order of the answer: the server has sorted all counters, not only these. */
+  /** Show the rows in the order of the answer: the server has sorted all counters, not only these. */
   function arrange() {
     const order = [...rows.values()];
     for (const th of table.querySelectorAll("th[data-sort]")) {
@@ -274,7 +274,7 @@ export function overview(app, _, query) {
   return self;
 }
 
-/** The day that an answer's `today` is of. */
+/** The day whose total an answer has as `today`. */
 const lastDay = (data) => data.days?.at(-1)?.day;
 
 /** A name that may be broken after its parts. */

@@ -9,7 +9,7 @@ export function figure(name, value, note = null, kind = "") {
   return h("div", { class: `figure ${kind}` }, h("dt", null, name), h("dd", null, value, note && h("small", null, note)));
 }
 
-/** Something went wrong, and what to do: try again. */
+/** An error's message, with a button that calls `again`; null: no button. */
 export function failure(error, again) {
   return h(
     "div",
@@ -37,7 +37,7 @@ export function sure(question, verb, kind = null) {
 }
 
 /** Buttons of which one is pressed: `choices` is [[value, text, notNowBecause], …]. One that cannot be
-    chosen can be reached all the same, and what is in its way stands beneath. */
+    chosen can still have the focus, and the reason stands beneath. */
 export function choice(name, choices, now, chosen) {
   const id = `why-${name.toLowerCase().replaceAll(" ", "-")}`;
   const reasons = choices.filter(([, , because]) => because).map(([, shown, because]) => `${shown}: ${because}`);
@@ -90,7 +90,7 @@ export function told(element, now, before, better) {
   return shown;
 }
 
-/** A number that has just changed lights up for a moment. */
+/** Let a number that has just changed light up for a moment. */
 export function tick(element) {
   element.classList.remove("ticked");
   void element.offsetWidth; // so that the animation begins anew

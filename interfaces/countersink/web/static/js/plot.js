@@ -4,7 +4,7 @@ const PATH = "vendor/uplot/uPlot.iife.min.js";
 
 let coming = null;
 
-/** Settled when `uPlot` is there. Where it cannot be loaded there are no charts; the numbers stay. */
+/** A promise, settled when `uPlot` is loaded; rejected if it cannot be: the numbers stay, without charts. */
 export function plotting() {
   return (coming ??= new Promise((done, failed) => {
     const script = document.createElement("script");

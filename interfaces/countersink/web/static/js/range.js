@@ -12,14 +12,14 @@ export const RANGES = [
   ["365", "1 year"],
   ["all", "All"],
 ];
-/** Names in the address and in the read API alike: which keys, or which values of dimensions. */
+/** Parameters, in the address and in the read API, that choose keys or values of dimensions. */
 export const FILTERS = ["key", "prefix", "exclude_key", "exclude_prefix", "where"];
-/** Lines of one chart. */
+/** Maximum number of lines of one chart. */
 export const MOST_LINES = 6;
 const MOST_HOUR_DAYS = 92;
 
-/** What the address asks for. `known`: time_zone and resolution of the counter and of those beside it,
-    by name; `refused`: a time zone whose days cannot be told, so that another one's are shown. */
+/** What the address asks for, called `wanted` elsewhere. `known`: settings of the counter and of those
+    beside it, by name; `refused`: a time zone that cannot be shown; the usual one is shown then. */
 export function read(counter, query, known, refused = null) {
   const settings = known.get(counter);
   const beside = [...new Set(query.getAll("with"))].filter((name) => name && name !== counter).slice(0, MOST_LINES - 1);
@@ -59,10 +59,11 @@ export function read(counter, query, known, refused = null) {
   return { range, from, to, days, by, can, hours, compare, before, own, better: settings.better, dimensional: settings.dimensions.length > 0, now, zone: zoneOf(counter), asked, usual, shownZone, allHours, filter, beside, each, lines, ratio, cumulative };
 }
 
-/** Parameters of a question about what is shown of one line. */
+/** The parameters of a request for the numbers of one line. */
 export const picked = (wanted, line, { from, to } = wanted) => ({ from, to, time_zone: line.zone, ...line.filter });
 
-/** The address of a counter with some of these changed; null takes one away, a list is for all. */
+/** The address of a counter's view with some parameters of `query` changed: null removes one, of a list
+    each value is set. */
 export function viewAddress(counter, query, changes) {
   const next = new URLSearchParams(query);
   for (const [name, value] of Object.entries(changes)) {
@@ -73,19 +74,19 @@ export function viewAddress(counter, query, changes) {
   return `#/counter/${encodeURIComponent(counter)}${text ? `?${text}` : ""}`;
 }
 
-/** Whether a list of keys says nothing, as the only one is that of increments without a key. */
+/** Whether a list of keys is useless: it is not filtered, and its only key is the empty one. */
 export const isKeyless = (rows, filter) => rows.length > 0 && rows.every(({ key }) => key === "") && FILTERS.every((one) => !filter[one].length);
 
-/** Rows of keys without that of the events that have dimensions instead, which have lists of their own. */
+/** Rows of keys; with dimensions, without the empty key, which their events have. */
 export const withKey = (rows, dimensional) => (dimensional ? rows.filter(({ key }) => key !== "") : rows);
 
-/** The part of an address that stays from view to view: "?range=7", or "" for the usual days. */
+/** The days in an address, which stay from view to view: "?range=7", or "" if it has none. */
 export function daysQuery(query) {
   const kept = String(new URLSearchParams([...query].filter(([name]) => ["range", "from", "to"].includes(name))));
   return kept && `?${kept}`;
 }
 
-/** The time zone whose days all of them can tell, where there is one: that of those counted by day. */
+/** The usual time zone of a view: that of its counters counted by day, if they share one; else the first's. */
 function common(all) {
   const own = all[0].time_zone;
   const days = new Set(all.filter((one) => one.resolution === "day").map((one) => one.time_zone));

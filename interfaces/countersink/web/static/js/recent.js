@@ -20,7 +20,7 @@ const RANKED = 50; // of smaller keys a change is chance
 const MOST_KEYS = 10;
 const MINUTE_MS = 60_000;
 const QUARTER_MS = 900_000;
-/** How far behind the server's clock may be known: its HTTP Date is of whole seconds, made once a second. */
+/** How late the known time of the server may be: its HTTP Date has whole seconds, and is made once a second. */
 const DATE_MS = 2_000;
 const LAST_HOUR = { last: "1h" };
 
@@ -118,9 +118,9 @@ async function quarters(counter, { shownZone, filter }, signal) {
   return { labels: begins.map((begin) => labelIn(shownZone, new Date(begin))), values: answers.map(({ rows }) => rows[0]?.total ?? 0) };
 }
 
-/** A part that can be opened, and is where `why(settings)` names no reason against it: that is shown
-    instead. `show(wanted, settings, signal)` fills the body; where it answers false, or
-    `hides(wanted)`, the part is not there. */
+/** A part that can be opened. `show(wanted, settings, signal)` fills `body`; if `why(settings)` returns a
+    reason against it, this is shown instead. The part is hidden for several lines, if `hides(wanted)` is
+    true, or if `show` returns false. */
 function part(title, body, why, show, every, hides = () => false) {
   let wanted = null;
   let settings = null;

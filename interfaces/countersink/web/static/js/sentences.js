@@ -9,8 +9,8 @@ import { MEMBERS, age, between, change, label, labelIn, plus, whole } from "./fo
 import { visible } from "./names.js";
 import { told } from "./parts.js";
 
-/** The change against the other period, and the sums it is of: of an unfinished day only what both
-    have. `found`: of series.js. */
+/** The change against the other period, and the sums it compares: of today only its full hours. The
+    first argument comes from `series` or `lastTwoDays` (series.js). */
 export function compared({ sum, before }, written, better) {
   if (!before || before.trouble) return "";
   if (!before.alike) return `before ${written(before.sum)}`;
@@ -28,18 +28,18 @@ export function counting({ resolution, time_zone: zone, keep, rolled_up_to: roll
   return `Counted by ${unit} in ${zone}${kept.length ? `, keeping ${kept.join(", ")}` : ""}${rolled.month ? `, by month before ${labelIn(zone, new Date(rolled.month)).slice(0, 10)}` : ""}`;
 }
 
-/** That a counter's buckets are too wide to tell something, and which would. */
+/** Says that a counter's buckets are too wide for `what`, and how to get finer ones. */
 export const tooWide = (counter, { resolution }, what, finer) =>
   h("p", { class: "soft" }, `This counter is counted by ${resolution}, so its ${what} are not known. From now on it can be counted by ${finer}: `, h("code", null, `countersink counter set ${counter} --resolution ${finer}`));
 
-/** That nothing was counted (`when`: in so many `days`), when something was (`last`: a day or a month), and a link there. */
+/** Says that nothing was counted (`when`), when something last was (`last`: a day or month); links to `days` there. */
 export function emptyDays(when, days, last, address) {
   const by = last.length > 7 ? "day" : "month";
   const [from, to] = by === "day" ? [plus(last, 1 - days), last] : [`${last}-01`, plus(`${last}-01`, 30)];
   return h("p", { class: "notice" }, `Nothing counted ${when} was ${by === "day" ? "on" : "in"} ${label(by, last)}. `, h("a", { href: address({ range: "custom", from, to }) }, "Show that time"));
 }
 
-/** From when on there are single days, hours or minutes, where older ones were asked for. */
+/** Says before which time days, hours or minutes are rolled up, and so left out. */
 export function toldFrom(by, iso, zone) {
   const begin = by === "day" ? iso : labelIn(zone, new Date(iso));
   return `${MEMBERS[by]} before ${label(by, begin)} are rolled up to ${by === "day" ? "months" : "wider buckets"}, and left out. `;
@@ -52,13 +52,13 @@ export function differentVisitors({ total, estimate, low, high }, days = "") {
   return h("span", { title: bounds }, words, bounds && h("span", { class: "unseen" }, ` (${bounds})`));
 }
 
-/** Why that is not known; of renewed salts, which days to choose. `zone`: the counter's, if another is shown. */
+/** Why their number is not known; for renewed salts, what to choose. `zone`: the counter's, if another is shown. */
 export function unknownVisitors(message, zone) {
   const salts = / as (salts are renewed .*|its salt was renewed): ask /.exec(message);
   return h("span", null, salts ? `Different visitors over all of these days are not known, as ${salts[1]}. Choose a single day${zone ? ` in ${zone}` : ""}.` : `${message}.`);
 }
 
-/** Days that stand beside none. */
+/** Says which days of either period have no day of the other beside them. */
 export function unpaired(by, { alone, left }) {
   if (by !== "day") return "";
   const told = (days) => (days.length === 1 ? label("day", days[0]) : `${days.length} days`);
@@ -71,7 +71,7 @@ export function period(by, labels) {
   return known.length ? between(by, known[0], known.at(-1)) : "";
 }
 
-/** What stands under a chart. `useful`: the other period, if it is drawn; `partial`: which point is not over. */
+/** The sentences under a chart. `useful`: the other period, if it is drawn; `partial`: which point is not over. */
 export function remarks(wanted, found, useful, partial, written) {
   const { before, labels, values, by } = found;
   return [

@@ -9,9 +9,9 @@ import { picked } from "./range.js";
 const FEW = 3;
 const MANY = 800;
 
-/** { by, labels, lines: [{ values, sum, rolledUpTo, toldFrom, trouble }], before } for what `wanted` (range.js)
-    says; the lines are in its order. `values` and `sum` are those of the first line, or the ratio of
-    two. That another line cannot be told is no reason not to show the first. */
+/** The series of a view, { by, labels, lines: [{ values, sum, rolledUpTo, toldFrom, trouble }], before, values,
+    sum }; the lines are in the order of `wanted` (range.js). `values` and `sum` are those of the first line, or
+    the ratio of two. A line after the first that cannot be shown has its reason in `trouble`. */
 export async function series(wanted, signal) {
   const found = await singles(wanted, signal);
   if (!wanted.cumulative) return found;
@@ -19,7 +19,7 @@ export async function series(wanted, signal) {
   return { ...running(found), lines: found.lines.map(running), before: running(found.before) };
 }
 
-/** The sum of the values up to each of them; there is none where a value is not known. */
+/** The sum of the values up to each of them; null where the value itself is not known. */
 export function runningTotals(values) {
   let sum = 0;
   return values.map((value) => (value === null ? null : (sum += value)));
@@ -40,7 +40,7 @@ async function singles(wanted, signal) {
   return { ...found, before: { ...beside, sum: other.sum, alike: await alikeDays(wanted, now, then, beside.places, signal).catch(unknown) } };
 }
 
-/** Sums of today and of the day before, as `series` has those of two periods; `ranges`: the times of both. */
+/** Sums of today and yesterday, in the form that `series` has for two periods; `ranges`: the hours compared. */
 export async function lastTwoDays(wanted, signal) {
   const [line] = wanted.lines;
   const range = { from: plus(wanted.now, -1), to: wanted.now };
@@ -68,7 +68,7 @@ export async function lastCounted(line, signal) {
   }
 }
 
-/** What is drawn of one line, or of the ratio of two: a ratio of nothing is no number. */
+/** Values and sum of the first line, or the ratio of two; null where its divisor is 0 or not known. */
 function shownSums({ ratio }, lines) {
   if (!ratio) return { values: lines[0].values, sum: lines[0].sum };
   const [a, b] = ratio === "ab" ? lines : [lines[1], lines[0]];
@@ -113,7 +113,7 @@ async function one(wanted, line, by, range, signal) {
   return { labels: found.rows.map((row) => row[by]), values, sum: added(values), rolledUpTo: found.rolled_up_to, toldFrom: found.told_from ?? null, trouble: null };
 }
 
-/** The other period; that it cannot be told is no reason not to show this one. */
+/** The lines of the other period; if they cannot be shown (422, or rolled up), the reason in `trouble`. */
 async function comparedWith(wanted, signal) {
   try {
     const found = await all(wanted, wanted.by, wanted.before, signal);
@@ -125,15 +125,15 @@ async function comparedWith(wanted, signal) {
   }
 }
 
-/** What cannot be told of a line, or is not there, in place of it. */
+/** An empty line, with the reason why it cannot be shown; errors other than 403, 404 and 422 are thrown. */
 function untold(error) {
   if (![403, 404, 422].includes(error.status)) throw error;
   return { labels: [], values: [], sum: null, rolledUpTo: null, toldFrom: null, trouble: error.message };
 }
 
-/** Sums of both periods over what stands side by side, of a day that is not over only up to the same
-    moment: { now, then, until, lines }; `until`: the time of day, "" without that day, null: all is over;
-    `lines`: [now, then] of each line, or null. Null: there is nothing to tell. */
+/** Sums of both periods over the days that stand side by side, today only up to the last full hour:
+    { now, then, until, lines }. `until`: that hour; "": today is left out; null: the view lacks today.
+    `lines`: [now, then] of each line, or null. Null: nothing can be compared. */
 async function alikeDays(wanted, now, then, places, signal) {
   const { before } = wanted;
   if (wanted.from > wanted.now) return null; // nothing of it has come yet
@@ -171,19 +171,19 @@ async function alikeDays(wanted, now, then, places, signal) {
   return { now: mine, then: theirs, until, lines: sums.map((pair, k) => (now.lines[k].trouble || then.lines[k].trouble ? null : pair)) };
 }
 
-/** That there is no telling, such as of days that are in months by now. */
+/** Null for an error 422, such as of days rolled up to months: not known. Other errors are thrown. */
 function unknown(error) {
   if (error.status !== 422) throw error;
   return null;
 }
 
-/** The sum of some days. */
+/** The total of a line over some days. */
 async function total(wanted, line, from, to, signal) {
   const found = await get(counterPath(line.counter, "totals"), { ...picked(wanted, line, { from, to }), by: "total" }, signal);
   return found.rows[0].total;
 }
 
-/** What a day has from a time of day on; the whole day without one. */
+/** The total of a line on a day, from a time of day (`until`) on; without one, of the whole day. */
 async function rest(wanted, line, day, until, signal) {
   const found = await one(wanted, line, until ? "hour" : "day", { from: day, to: day }, signal);
   if (found.rolledUpTo && day < found.rolledUpTo) throw new ApiError(422, "That day is rolled up to its month.");

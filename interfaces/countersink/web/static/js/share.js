@@ -8,7 +8,7 @@ import { failure, snippet } from "./parts.js";
 
 const LINK_DAYS = [1, 7, 30, 90, 366];
 
-/** A button, and what it opens. `view` tells the parameters of the address; `kind` is counter or board. */
+/** A button and its dialog. `view()` returns the parameters of the address; `kind` is counter or board. */
 export function share(app, shown, view, kind = "counter") {
   const made = h("div");
   const list = h("div");

@@ -7,14 +7,14 @@ const WIDTH = 120;
 const HEIGHT = 28;
 const EDGE = 2;
 
-/** For a list of numbers; an even line where there are none. */
+/** The line of some numbers; level if there are none. */
 export function sparkline(values) {
   const svg = s("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   draw(svg, values);
   return svg;
 }
 
-/** Draw it anew. */
+/** Draw the line anew in the same element. */
 export function draw(svg, values) {
   const most = Math.max(1, ...values);
   const least = Math.min(0, ...values);

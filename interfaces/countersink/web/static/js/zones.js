@@ -9,7 +9,7 @@ export function zoneChoice(chosen) {
   let drawn = null;
   return {
     element: h("label", { class: "field" }, "Time zone", select),
-    /** `own`: the counter's, or the one that all counters of the view can be told in. */
+    /** `own`: the view's usual zone; `alone`: it is the counter's own; `asked`: the zone in the address. */
     show(own, alone, asked) {
       const here = new Intl.DateTimeFormat().resolvedOptions().timeZone;
       if (drawn !== `${own} ${asked}`) {
