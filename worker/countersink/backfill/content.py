@@ -43,7 +43,7 @@ class Input:
     """A file, a FIFO or standard input, which can be opened as a source.
 
     Attributes:
-        name: printable name, as it was given on the command line or found by a pattern there.
+        name: printable name, as given on the command line or found by a pattern or in a directory.
         path: absolute path; None for standard input.
         size: bytes on disk; None for a FIFO or standard input, whose size is unknown.
     """
@@ -97,7 +97,7 @@ class _Search:
             self._fail(name, error)
 
     def add_matches(self, pattern: str) -> None:
-        """Add the files that ``pattern`` matches, and the files of directories that it matches."""
+        """Add the files that ``pattern`` matches; without ``**``, also those in matched folders."""
         matches = sorted(glob.glob(pattern, recursive=True))
         if "**" in pattern:  # it matches the directories and also the files in them
             matches = [match for match in matches if not os.path.isdir(match)]
@@ -298,8 +298,8 @@ class PlainFile:
 
 
 def open_content(source: Input, stop: Callable[[], bool] = lambda: False) -> Content:
-    """Open a source. A pipe is first copied to a temporary file, up to its end. With a FIFO, this
-    waits for its first writer.
+    """Open a source. A FIFO or standard input is first copied to a temporary file, up to its end.
+    With a FIFO, this waits for its first writer.
 
     Args:
         stop: called while a pipe is copied; Unreadable is raised once it returns true.

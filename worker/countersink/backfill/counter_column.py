@@ -38,8 +38,8 @@ class Exported:
         counters: sorted names of the counters that a backfill may count.
         strays: texts for users: the first lines that name no counter, and the counters that a
             backfill may not count, with reasons.
-        stray_lines: number of lines that name no counter, or a counter that a backfill may not
-            count.
+        stray_lines: number of lines that name no counter, cannot be read, or name a counter that a
+            backfill may not count.
         lines: number of lines that were read, without blank lines and headers.
     """
 
@@ -60,9 +60,9 @@ def exported(
         stop: called while reading; once it returns true, reading ends, and counters may be missing.
 
     Raises:
-        BackfillError: no line names a counter that may be counted; there are too many counters; a
-            source cannot be read, or can be read only once, such as a pipe; or an option is
-            invalid.
+        BackfillError: lines were read, but none names a counter that may be counted; there are too
+            many counters; a source cannot be read, or can be read only once, such as a pipe; or an
+            option is invalid.
         StoreError: MySQL failed.
     """
     try:

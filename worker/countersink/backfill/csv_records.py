@@ -5,7 +5,8 @@ CSV may have any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote with
 (``5" disk``) is an ordinary character. A quote after a blank at the beginning of a field makes the
 record invalid. An invalid record with ``\"`` is read again with backslashes as escapes, as MySQL
 and PHP write them. If a misplaced or unclosed quote has joined several lines to one invalid record,
-the lines are read one by one. All other invalid records are rejected.
+the lines are read one by one. All other invalid records are rejected; with a counter column, where
+they belong to no counter, they are left out.
 """
 
 import csv
@@ -51,7 +52,7 @@ class CsvRecords(LineReader):
             zone; None: days begin at midnight in the recipe's time zone.
 
     Attributes:
-        names: names of the columns; empty if the head has only blank lines.
+        names: names of the columns; empty if the head has only blank lines and comments.
 
     Raises:
         BackfillError: the first record is not a header; or the header lacks a column that the

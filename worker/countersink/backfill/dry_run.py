@@ -1,6 +1,6 @@
-"""``Trial`` executes ``--dry-run``: it checks each chunk as a real run does, but writes and locks
-no rows. It sums the amounts that would be added to each day. For a reconcile, it sums the amounts
-of each bucket and key.
+"""``Trial`` executes ``--dry-run``: it reads each chunk and checks it for repeated lines, days that
+a reconcile has set, and too many rejected lines, but writes and locks no rows. It sums the amounts
+that would be added to each day. For a reconcile, it sums the amounts of each bucket and key.
 
 A real run recognizes repeated files and lines by its rows of sources, chunks and samples. A dry run
 keeps these rows in memory, so it recognizes the same files and lines.
@@ -61,9 +61,9 @@ class Trial(Sources):
     has read, which are kept in memory. A source that is not in the tables has a negative number.
 
     Attributes:
-        days: for each day, the amount that would be added to it; empty for a reconcile.
-        truth: the sums of a reconcile's sources: label of a bucket → key → amount. Empty in mode
-            ``add``.
+        days: for each day, the amount that would be added to it; empty if ``truth`` is used.
+        truth: label of a bucket → key → amount: the sums of the sources, if the run's target is a
+            ``TruthTarget``, as for a reconcile; else empty.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,9 @@ class BackfillError(ExplainedError):
 
 
 class WrongOption(BackfillError):
-    """An option is not allowed for this counter or file; the command ends with a usage error."""
+    """An option is not allowed for this counter or file. If this is found before a source is read,
+    the command ends with a usage error.
+    """
 
 
 class Unreadable(BackfillError):
@@ -72,5 +74,5 @@ class Overtaken(Exception):
 
 class SourceDiffers(Exception):
     """The source's row has changed since the content was compared with it, so the content may be
-    another source: another process has counted more of the source, deleted it, or begun to read it
-    from its beginning again."""
+    another source: another process has counted or undone a part of the source, deleted it, or begun
+    to read it from its beginning again."""

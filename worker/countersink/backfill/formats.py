@@ -1,6 +1,6 @@
 """Formats of a backfill's sources: ``check`` validates the options for reading lines
-(``--input-format``, ``--key``, ``--time-column``, ``--delimiter`` ...), and ``make_reader`` makes
-the reader of a source.
+(``--input-format``, ``--key``, ``--time-column``, ``--delimiter`` ...), ``recipe_for`` detects the
+format of a source, and ``make_reader`` makes its reader.
 
 A reader turns a line into key, minute and amount, or leaves the line out if the options say so, or
 rejects it with a reason. Blank lines are ignored.
@@ -129,8 +129,10 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
 
 
 def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
-    """Check that the recipe can read the times and amounts of the first lines of a source. A later
-    line whose time or amount cannot be read is rejected.
+    """Check the first lines of a CSV, NDJSON or JSON log; other access logs are not checked.
+    Refused are a time or an amount that contradicts the options or can be read in two ways, a JSON
+    array whose objects are not each on a line, and times in a unit that makes all of them earlier
+    than 1990. Other lines that cannot be read are rejected when they are counted.
 
     Args:
         recipe: the options by which the source is read.
@@ -138,7 +140,7 @@ def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
         head: the first 64 KiB of the source, uncompressed.
 
     Raises:
-        BackfillError: an option is missing or wrong, or the JSON objects are not one per line.
+        BackfillError: one of these was found; the message says what to do.
     """
     if recipe.input_format not in _RECORDS:
         return
@@ -235,9 +237,11 @@ def check(recipe: Recipe) -> None:
 
 
 def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
-    """Return the recipe by which a source is read: it has the source's format instead of ``auto``.
-    A recipe whose format is not ``auto`` is returned unchanged. If the head has only blank lines,
-    the format is ``combined``.
+    """Return the recipe by which a source is read: it has the source's format and envelope instead
+    of ``auto``. A recipe whose format is not ``auto`` is returned unchanged. If no format is
+    recognized, but the name has an extension such as ``.csv``, or there is a key column, the format
+    is ``ndjson`` if the first line begins with ``{`` or ``[``, else ``csv``. Otherwise a head of
+    blank lines gives ``combined``.
 
     Args:
         recipe: the recipe of the options.
@@ -245,8 +249,8 @@ def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
         name: the name of the source. An extension such as ``.csv`` says the format.
 
     Raises:
-        BackfillError: the format is not recognized, differs from that of the extension, or does not
-            fit the other options.
+        BackfillError: the source is UTF-16 or UTF-32; or its format is not recognized, differs from
+            that of the extension, or does not fit the other options.
     """
     if recipe.input_format != "auto":
         return recipe
@@ -295,7 +299,7 @@ def unnamed_amount(recipe: Recipe, head: bytes) -> str:
         head: the first 64 KiB of the source, uncompressed.
 
     Raises:
-        BackfillError: the CSV lacks a column.
+        BackfillError: the CSV has no valid header, or lacks a column.
     """
     names: list[str] = []
     if recipe.input_format == "csv":

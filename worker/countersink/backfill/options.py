@@ -63,8 +63,8 @@ class Recipe:
         where: conditions. A line that does not meet all of them is left out.
         exclude_keys: shell patterns. A line whose key matches one of them is left out.
         strip_query: True to remove ``?`` and all after it from keys and from values of dimensions.
-        start, end: first and last day, in the counter's time zone. Lines of other days are left
-            out.
+        start, end: first and last day, in the counter's time zone; None for no limit. Lines of
+            other days are left out.
     """
 
     input_format: str = "combined"
@@ -127,6 +127,9 @@ class Recipe:
     def clock(self, begins: Callable[[date], int] | None) -> Clock:
         """Return the parser of times. Its error messages name the columns of times. See
         ``make_reader`` for ``begins``.
+
+        Raises:
+            ValueError: the time format or the time zone cannot be used.
         """
         return Clock(self.time_format, self.time_zone, begins, " ".join(self.times))
 
@@ -304,8 +307,8 @@ class BackfillReport:
         counter, mode: as in the options.
         state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed`` (a
             source failed, or nothing was corrected).
-        sources: one report for each source that was opened, and for each name that stands for no
-            file.
+        sources: one report for each source that was opened or could not be, and for each name that
+            stands for no file.
         lines, counted, filtered, rejected: sums of these numbers in the reports of the sources.
         amount: sum of the added amounts, or of a reconcile's corrections.
         known_lines: number of lines that earlier runs have counted.

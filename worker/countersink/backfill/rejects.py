@@ -3,8 +3,8 @@ first ``KEPT`` of them with the run, and makes the notice of their reasons. See 
 ``count/transaction.py`` for the maximum of rejected lines.
 
 The file has one JSON object per line. The rejected lines of a chunk are appended once the chunk is
-committed. A later run does not read a rejected line of its source again, so the file must keep the
-lines of earlier runs.
+committed, or if it is not committed because it exceeds the maximum. A later run does not read the
+lines of committed chunks again, so the file must keep the lines of earlier runs.
 """
 
 import contextlib
@@ -71,8 +71,8 @@ class RejectsFile:
         notice: text for users with the path of the file; '' if nothing was written.
 
     Raises:
-        WrongOption: the file cannot be written, is one of the sources, or exists and does not begin
-            with a rejected line.
+        WrongOption: the file cannot be written, is one of the sources, or begins with another line
+            than a rejected one.
     """
 
     def __init__(self, path: Path | None, sources: Sequence[Input]) -> None:

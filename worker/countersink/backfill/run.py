@@ -219,10 +219,10 @@ def backfill(
         mysql_url: URL of the database.
         options: options of the run.
         redis_url: URL of the queue; only a reconcile needs it.
-        on_progress: called often: when a source is opened or closed, after each chunk that is read
+        on_progress: called often: when a source is opened or closed, for each chunk that is counted
             or compared, while a reconcile waits for the queue, before each day that is corrected.
         on_notice: called with each notice about days that a reconcile leaves out, before the
-            reconcile changes any total. The report has these notices as well.
+            reconcile changes any total. The report has these notices as well, and later ones.
         stop: called between two chunks and while waiting; the run ends early once it returns true.
             Counted lines stay counted, and another run continues after them.
 
@@ -288,7 +288,7 @@ def open_work(
         on_progress, stop: see :func:`backfill`.
 
     Raises:
-        WrongOption: the file for rejected lines must not be written.
+        WrongOption: the file for rejected lines cannot be written, or must not be.
         StoreError: MySQL failed.
     """
     with (
@@ -325,8 +325,8 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
 
 def clear_reconciles(session: Session, counter: str) -> None:
     """Set running reconciles of a counter to ``failed`` if they have committed nothing for an hour:
-    their process has died. Then delete the truth (the sums of the sources) of all ended reconciles
-    of the counter. May be called again, and by several processes at once.
+    their process has died. Then delete what the ended reconciles of the counter do not need any
+    more (see ``discard_truth``). May be called again, and by several processes at once.
 
     Raises:
         StoreError: MySQL failed.

@@ -50,7 +50,7 @@ class Span:
         start, end: offsets of its first byte and of the byte after its last, uncompressed.
         first_line: number of its first line in the source, from 1.
         lines: number of newlines in the range, plus 1 if its last line has no newline.
-        digest: SHA-256 of its bytes.
+        digest: SHA-256 of its bytes; empty if it was not computed.
         open: True if its last record has no newline, since the source ends there.
         torn: True if that open record ends within quotes.
     """
@@ -372,7 +372,7 @@ def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int
 
     Args:
         quoted: as of :class:`SpanReader`.
-        ended: True if the source or the span ends with ``data``.
+        ended: True if the source or the span ends with ``data``; else only certain ends count.
     """
     if quoted is None or b'"' not in data:
         return data.rfind(b"\n") + 1

@@ -4,8 +4,8 @@ reconcile has set.
 
 The state of the run becomes ``undoing`` first. From then on the run can commit nothing, and no
 other run can count lines after its chunks. Then one transaction per chunk, from the last chunk of a
-source to the first, subtracts the cells of the chunk's journal, and deletes journal and chunk.
-Later runs read that part of the source again. Corrections are taken back in the same way.
+source to the first, subtracts the cells that the chunk added (its journal), and deletes journal and
+chunk. Later runs read that part of the source again. Corrections are taken back in the same way.
 
 An undo may be killed at any time, and several may work at once. Cells stay right if compaction or
 retention has moved their rows. Runs that counted later lines of a source must be undone, too.

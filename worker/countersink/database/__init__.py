@@ -1,5 +1,6 @@
-"""The package ``database`` connects to MySQL and MariaDB: URLs, sessions, session pools, errors,
-SQL dialects, migrations, and leases of slots.
+"""The package ``database`` connects to MySQL and MariaDB: URLs, sessions, session pools, several
+hosts, Galera, replicas, errors, SQL dialects, migrations, leases of slots, and statements on
+connections of the application.
 """
 
 try:

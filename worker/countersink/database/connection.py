@@ -1,12 +1,12 @@
 """Logins to the database server: ``connect`` opens a session, with timeouts, TLS, session variables
-and a check of the server's ``max_allowed_packet``. See ``hosts.py`` for the choice among several
-hosts.
+and a check of the server's ``max_allowed_packet``; ``interrupt`` ends a session's running
+statement. See ``hosts.py`` for the choice among several hosts.
 
 Exact counts depend on some session variables, so each login sets them, whatever the server's
 defaults are: a strict ``sql_mode`` (else the server cuts a sum that is too large for its column,
-without an error), the time zone UTC, the isolation level, no chained transactions, no limit on the
-rows of a result, short lock waits, and a short ``wait_timeout`` (by default a client that has
-vanished keeps its row locks for 8 hours).
+without an error), the time zone UTC, the isolation level, autocommit, no chained transactions, no
+limit on the rows of a result, short lock waits, and a short ``wait_timeout`` (by default a client
+that has vanished keeps its row locks for 8 hours).
 """
 
 import ssl
@@ -88,8 +88,8 @@ _LOGIN_VARIABLES: Final = (
 
 
 MOVE_S: Final = 10.0
-"""Seconds after which a pool closes a session if the URL has several hosts. The server may have
-become a replica meanwhile, where reads raise no error but lack new counts."""
+"""Seconds after its login for which a pool uses a session, if the URL has several hosts. Later the
+server may have become a replica, where reads raise no error but lack new counts."""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -154,9 +154,9 @@ def interrupt(session: Session) -> None:
     ReadInterrupted for this statement and for all later ones. This function never raises.
 
     It logs in as the session's user, because a user may end their own statements without a further
-    right. If that fails, it breaks the session's connection. A call has no effect if the session
-    runs no statement at that time. So repeat the call until the thread that uses the session has
-    closed it.
+    right. If that fails, it breaks the session's connection. KILL QUERY has no effect on a
+    statement that has not reached the server yet. So repeat the call until the thread that uses the
+    session has closed it.
     """
     session.interrupted = True
     try:

@@ -1,6 +1,6 @@
-"""Exceptions of the database, chosen by MySQL error number (``BAD_DATA``, ``CONFLICT``,
-``UNAVAILABLE``), with advice for some numbers (``_ADVICE``). See ``session.py`` for the pause
-before a retry.
+"""Exceptions of the database, chosen by MySQL error number (``BAD_DATA``, ``DUPLICATE_KEY``,
+``CONFLICT``, ``UNAVAILABLE``), with advice for some numbers (``_ADVICE``). See ``rerun`` in
+``session.py`` for how long a retry waits.
 
 ::
 
@@ -16,7 +16,7 @@ before a retry.
     │   │                try again
     │   ├── UnknownZone      a counter's time zone that this machine does not know
     │   └── OtherWriter      a Galera node, while another node takes countersink's writes
-    ├── SchemaMismatch   tables older or newer than this program; names the command to run
+    ├── SchemaMismatch   tables missing, older or newer than this program; says what to do
     └── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
 
 Packages that import this one define subclasses of these exceptions in their own ``errors.py``.
@@ -27,9 +27,9 @@ unknown whether the statement took effect; this matters most for COMMIT. After C
 DuplicateKey and Refused the transaction may still be open, with a part of its work done. So roll
 back even where the server says that it has rolled back.
 
-Only this module and :mod:`countersink.database.session` handle the driver's exceptions. The numbers
-are those of the MySQL and MariaDB error references: server errors from 1000 on, client errors from
-2000 on.
+Only this module tells the driver's exceptions apart; ``session.py`` and ``connection.py`` pass each
+of them to :func:`translate`. The numbers are those of the MySQL and MariaDB error references:
+server errors from 1000 on, client errors from 2000 on.
 """
 
 import struct
@@ -59,8 +59,9 @@ class StoreError(ExplainedError):
 
 
 class Unavailable(StoreError):
-    """The server is unavailable: the connection was refused, or is lost. Connect again and run the
-    transaction again. It is unknown whether the last statement took effect.
+    """The server is unavailable: the connection was refused or is lost, or the server takes no
+    writes. Connect again and run the transaction again. It is unknown whether the last statement
+    took effect.
     """
 
     advice = "check that the server runs and that COUNTERSINK_MYSQL_URL names it"
@@ -115,8 +116,8 @@ class OtherWriter(Refused):
 
     Attributes:
         writer: address of the other node, or its UUID if its address is unknown.
-        uses: number of transactions that had committed through the writer when this was raised;
-            below 0 if the number is unknown.
+        uses: sum of the column ``uses`` of ``writer_fence`` when this was raised: each transaction
+            that writes adds 1 to it; below 0 if the sum is unknown.
         since: time on the monotonic clock when this was raised, in seconds.
     """
 

@@ -38,8 +38,8 @@ FENCES: Final = 256
 GRACE_S: Final = 3.0
 """Seconds before a process replaces a writer that is in the cluster and that it cannot use."""
 USED_GRACE_S: Final = 60.0
-"""The same while other processes use the writer. If two processes reach no common node, each makes
-its node the writer in turn, and each change breaks the other process's connections."""
+"""The same while others use the writer, if the URL has several hosts. If two processes reach no
+common node, each makes its node the writer in turn, which breaks the other's connections."""
 FORGET_S: Final = 60.0
 """Seconds without a failed use of the writer after which the wait begins anew."""
 COMMIT_S: Final = 60.0
@@ -80,7 +80,7 @@ class _Missed:
         since: time of the first failed use.
         last: time of the last failed use.
         quiet_since: time since which no other process has committed through the writer.
-        uses: number of transactions that were committed through the writer until ``quiet_since``.
+        uses: sum of the column ``uses`` of ``writer_fence`` at ``quiet_since``.
     """
 
     address: str
@@ -232,7 +232,8 @@ def admit(
     Args:
         session: the session, outside a transaction.
         database: True if the session may write to countersink's database.
-        several: True if the URL has other hosts to use instead: then refuse any node in trouble.
+        several: True if the URL has other hosts, or for a session that only reads: refuse a node in
+            trouble.
         former: the error that names the writer, if no host of the URL could reach it; else None.
 
     Raises:
@@ -297,8 +298,7 @@ def _require_change(
     address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
     """Return the reason why the writer at ``address`` must be replaced by ``node`` now. ``uses`` is
-    the number of transactions through that writer; see :func:`admit` for ``several`` and
-    ``former``.
+    as for :class:`OtherWriter`; see :func:`admit` for ``several`` and ``former``.
 
     Raises:
         OtherWriter: the writer must not be replaced yet."""

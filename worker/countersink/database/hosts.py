@@ -51,7 +51,7 @@ READ_ONLY: Final = ("super_read_only", "read_only", "innodb_read_only")
 GALERA: Final = ("wsrep_on", "wsrep_provider")
 """Server variables that tell whether the server is a node of Galera."""
 VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
-"""Server variables that :func:`why_read_only` reads. A server may lack some of them."""
+"""Server variables whose values :func:`why_read_only` gets. A server may lack some of them."""
 _MEMBERS: Final = (
     "SELECT member_id = @@server_uuid, member_state, member_role"
     " FROM performance_schema.replication_group_members"
@@ -66,8 +66,8 @@ def why_read_only(variables: Mapping[str, str], ask: Ask) -> str:
 
     Args:
         variables: the values of the server's variables :data:`VARIABLES`.
-        ask: a function that runs a query on the server. It is called once if the server is a member
-            of a replication group, else not at all.
+        ask: a function that runs a query on the server. It is called at most once, and only if the
+            server is a member of a replication group.
     """
     for name in READ_ONLY:
         if is_on(variables.get(name, "OFF")):
@@ -94,8 +94,8 @@ def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
     that takes writes. Hosts that were silent lately come last.
 
     If no host takes writes, ``log_in`` is called once more for each host that raised OtherWriter,
-    with that error as ``former``. There is no second call if the writer works and only refused this
-    login.
+    with that error as ``former``, until one call succeeds. There is no second call if the writer
+    works and only refused this login.
 
     Args:
         settings: the settings of a URL with several hosts.

@@ -118,7 +118,8 @@ def migrate(where: Settings | str, *, resolution: str = "day") -> list[str]:
         Misconfigured: the URL cannot be used, or names no database.
         Conflict: another process has been migrating for an hour, or transactions went on using a
             table.
-        StoreError: as raised by :func:`countersink.database.connection.connect`.
+        StoreError: as raised by :func:`countersink.database.connection.connect`, or a statement
+            failed.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     with _session(settings) as session, _turn(session.where):

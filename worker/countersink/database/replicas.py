@@ -45,7 +45,7 @@ cluster.
 The GTIDs are empty if the writer has none, or if other servers use the same numbers for other
 transactions. The UUID is empty if the writer is in no cluster."""
 Open = Callable[[Settings], Session]
-"""A function that opens a session on one host. It raises StoreError."""
+"""A function that opens a session on one host. It may raise StoreError."""
 
 
 class _Behind(Exception):
@@ -176,8 +176,8 @@ class _Replica:
         """Return whether the caller may ask the replica now.
 
         After a failure there is a pause, in which the answer is False. The first call after the
-        pause returns True. It begins a new pause, twice as long, for all other callers.
-        :meth:`note_success` ends the pause.
+        pause returns True. It begins a new pause, twice as long (at most :data:`LONGEST_REST_S`),
+        for all other callers. :meth:`note_success` ends the pause.
         """
         with self._lock:
             now = time.monotonic()
@@ -229,8 +229,8 @@ def _catch_up(session: Session, host: Settings, position: _Position, tables: str
         tables: the identity of the writer's tables.
 
     Raises:
-        _Behind: the replica has not caught up within :data:`CATCH_UP_S`; or it is no node of the
-            writer's cluster, and there are no GTIDs to wait for.
+        _Behind: the replica has not caught up in time; or it is no node of the writer's cluster,
+            and there are no GTIDs to wait for, or :func:`_check_origin` failed.
         Misconfigured: the replica's tables have another identity.
         StoreError: a query on the replica failed.
     """

@@ -31,11 +31,11 @@ from countersink.database.url import Settings
 
 Result = TypeVar("Result")
 Connect = Callable[[], "Session"]
-"""A function that opens a new session. It raises StoreError."""
+"""A function that opens a new session. It may raise StoreError."""
 _ROWS_PER_FETCH: Final = 1000
 """Number of rows that :meth:`Session.stream` fetches at once."""
 ATTEMPTS: Final = 6
-"""Number of times that :func:`rerun` calls a transaction at most."""
+"""Number of times that :func:`rerun` calls a transaction at most, by default."""
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.5
 
@@ -46,7 +46,7 @@ class Session(AbstractContextManager["Session", None]):
     its methods, except that any thread may call :meth:`abort` and
     :func:`countersink.database.connection.interrupt`.
 
-    Outside a transaction every statement commits by itself. All methods raise only
+    Outside a transaction every statement commits by itself. Errors of the database are raised as
     :class:`~countersink.database.errors.StoreError`; after Unavailable the session is closed.
 
     Attributes:
@@ -57,7 +57,7 @@ class Session(AbstractContextManager["Session", None]):
         cluster: UUID of the server's Galera cluster at the login; empty if it was in none.
         address: the server's address within that cluster; empty if the cluster did not know it.
         where: the host that the session is connected to, and the login.
-        keep_until: time on the monotonic clock after which a pool closes the session.
+        keep_until: time on the monotonic clock after which a pool does not use the session again.
         interrupted: True after the session was interrupted. Then it can only be closed.
         waiting_since: time on the monotonic clock since which the session has been waiting for a
             reply; None while it does not wait.
@@ -76,8 +76,8 @@ class Session(AbstractContextManager["Session", None]):
 
     @property
     def checked(self) -> bool:
-        """True if each COMMIT checks that no other Galera node takes the writes. Also True without
-        Galera. False if the session only reads, or if there were no tables at its login.
+        """On Galera, True if each COMMIT checks that no other node takes the writes; False if the
+        session only reads, or if there were no tables at its login. Without Galera always True.
         """
         return True
 
@@ -201,7 +201,7 @@ class Session(AbstractContextManager["Session", None]):
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[None]:
         """Run the block in a transaction: BEGIN before it and COMMIT after it. After any exception
-        send ROLLBACK, even if the server has rolled back already, and raise it.
+        roll back, or close the session if that fails; then raise the exception.
 
         Args:
             snapshot: as for :meth:`begin`.
@@ -217,7 +217,7 @@ class Session(AbstractContextManager["Session", None]):
     @contextmanager
     def variable(self, name: str, within: object, afterwards: object) -> Iterator[None]:
         """Set a session variable to the value ``within`` during the block, and to the value
-        ``afterwards`` at its end.
+        ``afterwards`` at its end, unless the session is closed then.
         """
         self.execute(f"SET SESSION {name} = %s", (within,))
         try:

@@ -1,5 +1,5 @@
-"""Sessions that are used again. ``KeptSession`` is for one thread, and waits while the database is
-away; threads share a ``Pool``. ``Cancellation`` ends reads. Also the check of the tables' version.
+"""Sessions that are used again: ``KeptSession`` for one thread, whose ``run`` waits while MySQL is
+away, and ``Pool`` for several. ``Cancellation`` ends reads. Also the check of the tables' version.
 """
 
 import math
@@ -42,7 +42,7 @@ _FRESH_SECONDS: Final = IDLE_SECONDS / 2
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 Ready = Callable[[Session], None]
-"""A function that prepares a session before a snapshot is taken. It raises StoreError."""
+"""A function that prepares a session before a snapshot is taken. It may raise StoreError."""
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
@@ -234,7 +234,7 @@ class Pool:
     few idle ones are kept. A forked child opens its own sessions.
 
     Args:
-        connect: opens a session.
+        connect: opens a session, at REPEATABLE READ if :meth:`read` is used.
         usable: gets a kept session and its idle seconds, and returns whether it can be used again.
     """
 
@@ -267,7 +267,7 @@ class Pool:
         If a kept session turns out to be broken, ``work`` is called again with a new session.
 
         Raises:
-            ReadInterrupted: the read took too long, or a :class:`Cancellation` ended it.
+            StoreError: a query failed; ReadInterrupted if it took too long or was cancelled.
         """
         return self.read_after(lambda session: None, work)
 

@@ -4,8 +4,8 @@ and MySQL with their oldest supported versions, and checks of server variables.
 A label is one number for a bucket's beginning and width (see :func:`label_of`). A statement carries
 many cells (counter, bucket and key). Its text is built here and not by the driver, because binding
 a row's values in the driver takes more than half as long as the server's work on the row. So keys
-are written as hex literals, numbers are formatted by ``:d``, and the driver quotes the few counters
-and buckets. No value can be read as SQL.
+are written as hex literals, numbers are formatted by ``:d``, times are made from labels, and the
+driver quotes the few counters. No value can be read as SQL.
 """
 
 import re
@@ -30,9 +30,9 @@ SHARED_SLOTS: Final = range(256, 512)
 BACKFILL_SLOTS: Final = range(512, 1024)
 """Slots to which backfills and undo add."""
 PRIVATE_SLOTS: Final = range(1024, 2**16)
-"""Slots that one connection of the application has to itself, up to the largest number that the
-column ``slot`` holds. Two connections get the same one only if their connection numbers differ by a
-multiple of their number."""
+"""Slots of which each connection of the application has one to itself, up to the largest number
+that the column ``slot`` holds. Two connections get the same slot only if their connection numbers
+differ by a multiple of the number of these slots."""
 _DAY_S: Final = 86_400
 CELLS_PER_STATEMENT: Final = 1000
 """Maximum of cells in an INSERT. A cell with the longest counter and key takes less than 800

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from countersink.database.errors import Misconfigured
 
 OFF: Final = "off://"
-"""The URL of an application that is imported without a database."""
+"""The URL that stands for no database, for an application that is only imported."""
 _OPTIONS: Final = ("ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_socket")
 _FILES: Final = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 _YES: Final = ("1", "true", "yes", "on")
@@ -35,7 +35,8 @@ class Settings:
     """The address of the database, and the login. ``repr`` and ``str`` leave out the password.
 
     Attributes:
-        host: name or address of the URL's first host; not used with ``unix_socket``.
+        host: name or address of the URL's first host; not used with ``unix_socket``; empty for
+            :data:`OFF`.
         port: TCP port of that host.
         others: names and ports of the URL's other hosts, in the URL's order.
         user: the user to log in as; None for the operating system's user name.
@@ -67,17 +68,18 @@ class Settings:
     @classmethod
     def parse(cls, url: str) -> "Settings":
         """Read the URL ``mysql://user:password@host:3306/database?option=value&…``, whose parts are
-        percent-encoded.
+        percent-encoded; or ``off://`` for no database.
 
         Several hosts are separated by commas: ``h1:3306,h2:3306``. An IPv6 address is in brackets.
 
         The options are:
 
         * ``unix_socket``: the path of a socket.
-        * ``ssl``: ``true`` to encrypt and verify, ``false`` to never encrypt.
+        * ``ssl``: ``true`` to encrypt and verify, ``false`` to never encrypt; see ``tls`` for
+          neither.
         * ``ssl_ca``, ``ssl_cert``, ``ssl_key``: files. Each of them implies ``ssl=true``.
         * ``ssl_verify``: ``true`` to check the certificate and the host name in it, ``ca`` to check
-          the certificate only, ``false`` to check nothing.
+          the certificate only, ``false`` to check nothing. Each value implies ``ssl=true``.
 
         Raises:
             Misconfigured: the URL cannot be used. The message says why, and never has the password.
@@ -177,7 +179,7 @@ class Settings:
 
 
 def with_database(url: str, name: str) -> str:
-    """Return ``url`` with the database ``name`` in place of the database that it names.
+    """Return ``url`` with the database ``name`` in place of the database that it names, if any.
 
     Raises:
         Misconfigured: the URL cannot be used.

@@ -24,7 +24,7 @@ class TrackedTables:
 
     Two arguments of the methods are functions. ``progress(done, about)`` is called with the number
     of rows counted so far, and with an estimate of the number of all rows. ``notice(sentence)`` is
-    called with each warning, and with each reason to wait. Every method raises the errors of
+    called with each warning, and with each reason to wait. Every method may raise the errors of
     :mod:`countersink.database.errors`.
 
     Args:
@@ -66,15 +66,16 @@ class TrackedTables:
         notice: Notice = ignore,
     ) -> TrackedTable:
         """Track a table: create triggers that count every change of its rows from now on, and count
-        the rows that it has. The table is not locked, and can be written to meanwhile.
+        the rows that it has. The table can be written to meanwhile; only while a trigger is
+        created, statements on the table wait, about a second at most each time.
 
         If this is interrupted, run it again: it continues.
 
         Args:
             table: the table: ``name`` (in countersink's database) or ``schema.name``. Each part may
                 be in backquotes.
-            counter: the counter for the rows, which must be unused; by default it has the table's
-                name.
+            counter: the counter for the rows, which must be unused; by default it has the name in
+                ``table``.
             by: columns whose values make the key, in this order; see
                 :mod:`countersink.row_counts.keys`. Without columns all rows have the key ``''``.
             day: a column of type DATE, DATETIME or TIMESTAMP. A row is counted on the column's date

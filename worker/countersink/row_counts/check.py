@@ -94,7 +94,8 @@ class RowDifference:
 
 def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     """Return the problems of a tracked table. There are none as long as every change of rows fires
-    the table's triggers.
+    the table's triggers. Rows are compared only if table and columns can be read, and the counting
+    of the rows has ended.
 
     Args:
         session: a session at REPEATABLE READ, outside a transaction.
@@ -218,7 +219,7 @@ def differences(
             yet, this function takes it.
         tracked: the tracked table.
         table: the table's columns.
-        progress: called after each range of rows.
+        progress: called at the beginning, after each range of rows, and at the end.
 
     Raises:
         TableChanged: the table was truncated or altered meanwhile.

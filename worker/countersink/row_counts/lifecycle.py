@@ -106,7 +106,7 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
     inserted. Once the row exists, only triggers may count in its counter.
 
     Raises:
-        ValueError: the counter is in use by now.
+        ValueError: as raised by :func:`same_or_free`.
         Conflict: each attempt conflicted with another transaction.
     """
 
@@ -214,7 +214,8 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
             the ledger, too; empty to do neither.
 
     Raises:
-        ValueError: the counter is used for something else.
+        ValueError: the counter is used for something else, was used or deleted within the last ten
+            minutes, or has settings that the counter of a table cannot have.
     """
     counter = wanted.counter
     current = definitions.read(session, counter)

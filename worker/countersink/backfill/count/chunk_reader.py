@@ -131,7 +131,7 @@ class ReadChunk:
 
     Attributes:
         start: beginning of the chunk.
-        span: its bytes.
+        span: the range of its bytes.
         amounts: label of a bucket → key → amount.
         counts: numbers of its lines, and the sum of its amounts.
         rejects: its rejected lines.
@@ -166,8 +166,8 @@ def read_chunk(
     scope: bytes,
     refused: Refused = NO_REFUSALS,
 ) -> ReadChunk | None:
-    """Read a chunk, and return the results of its lines. Return None if the source ends at the
-    chunk's beginning.
+    """Read a chunk, and return the results of its lines. Return None if there are no more lines to
+    read.
 
     Args:
         pieces: pieces of the chunk, cut at the ends of lines.

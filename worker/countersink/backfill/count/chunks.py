@@ -119,7 +119,9 @@ def _chunk(row: tuple[Any, ...]) -> Chunk:
 def insert_samples(
     session: Session, source: int, start_at: int, samples: Collection[bytes]
 ) -> None:
-    """Insert samples of lines of the chunk that begins at ``start_at``."""
+    """Insert samples of lines of the chunk that begins at ``start_at``. Those that the source has
+    already are skipped.
+    """
     for some in _parts(samples):
         values = ", ".join(f"(X'{one.hex()}', {source:d}, {start_at:d})" for one in some)
         session.execute(
@@ -162,8 +164,8 @@ LINES_PER_SAMPLE: Final = 32
 SMALL_CHUNK: Final = 2048
 """Maximum of lines in a small chunk, of which all lines are compared."""
 MIN_REPEATS: Final = 8
-"""Minimum of samples that other sources have, for a chunk to be refused. They must also be one in
-``REPEATED_PART`` of all compared samples."""
+"""Minimum of samples that other sources have, for a chunk to be refused. They must also be at least
+one in ``REPEATED_PART`` of all compared samples."""
 MIN_CHOSEN_REPEATS: Final = 3
 """The same minimum when only the chosen samples are compared, those of the lines that every source
 samples."""

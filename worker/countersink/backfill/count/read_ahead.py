@@ -2,7 +2,8 @@
 thread reads the first chunks (``THREAD_CHUNKS``), and child processes read the others.
 
 The parent process finds out where each chunk ends. A child opens a plain file itself. The bytes of
-a compressed source are sent to the child. The child returns amounts, counts and samples.
+a compressed source, or those of any source if there is no ``/proc``, are sent to the child. The
+child returns amounts, counts and samples.
 """
 
 from collections import deque
@@ -39,8 +40,8 @@ MAX_LINES: Final = 262_144
 CHUNK_CELLS: Final = 20_000
 """Number of cells that a chunk with more than :data:`LINES` lines should have."""
 BIG_FILE: Final = 128 * 1024 * 1024
-"""Size in bytes from which a file has more than :data:`THREAD_CHUNKS` chunks, so that child
-processes are started at once."""
+"""Size in bytes from which a file most likely has more than :data:`THREAD_CHUNKS` chunks, so that
+child processes are started at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class CutChunk:
 
     Attributes:
         start: beginning of the chunk.
-        span: which bytes of the source it has: their offsets, lines and digest.
+        span: which bytes of the source it has: their offsets, lines and, if there is no ``file``,
+            digest.
         directives: the directives that apply at its beginning: lines of a W3C log that say how
             later lines are read.
         file: the file from which the child reads the bytes; None if they are in ``pieces``.

@@ -54,7 +54,8 @@ CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
     """Count the lines of a source that are not counted yet, and return the outcome. Every
-    BackfillError except RunEnded is caught: the outcome is then ``failed``.
+    BackfillError except RunEnded is caught: the report then says ``failed``, unless the run is
+    stopping; after TooManyRejects, ``rejects_error`` is set instead.
 
     Args:
         work: what all chunks of the run share.
@@ -199,8 +200,7 @@ class _SourceCount:
         """Return the row of the source.
 
         Raises:
-            SourceDiffers: the row was deleted, or another recipe reads the source from its
-                beginning.
+            SourceDiffers: the row was deleted, has another recipe, or lost chunks, as by an undo.
         """
         source = self._work.link.run(self._work.sources.read, self._source)
         recipe = self._opened.wanted.recipe

@@ -1,6 +1,6 @@
 """``Sources.identify`` finds the row of ``backfill_source`` that a file belongs to. The file is a
 known source (unchanged or grown), an older copy of a known source, or a new source. Files that were
-counted with other options, or are shorter than their source, are refused.
+counted with other options, or that end within a chunk of a source, are refused.
 
 Candidates are the sources whose *head* (first bytes) matches. A file belongs to the source whose
 chunks it contains, byte for byte. So a file is recognized after it was renamed, compressed, copied
@@ -108,8 +108,8 @@ class IdentifiedSource:
         source: number of the source.
         held_to: offset at which this chunk ends; 0 if there is none.
         last_digest: digest of this chunk; empty if there is none.
-        ended: True if the content is an older copy: it ends at ``held_to``, and the source has more
-            chunks.
+        ended: True if the content is an older copy, which has no lines to count: it ends before the
+            chunks of the source do.
     """
 
     source: int
@@ -371,9 +371,10 @@ def save(session: Session, source: Source) -> None:
 
 
 def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
-    """Delete the last chunk of a source, its journal and its samples, in the caller's transaction,
-    which has locked the source. Later runs read on from the chunk's beginning, whatever bytes the
-    file has there by then. A source without other chunks is deleted."""
+    """Delete the last chunk of a source, its journal (the cells that it added) and its samples, in
+    the caller's transaction, which has locked the source. Later runs read on from the chunk's
+    beginning, whatever bytes the file has there by then. A source without other chunks is
+    deleted."""
     for table in "backfill_chunk", "backfill_journal", "backfill_sample":
         session.execute(
             f"DELETE FROM {table} WHERE source = %s AND start_at = %s", (source.id, start_at)

@@ -63,8 +63,8 @@ class CounterTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Add the amounts and visitors of a chunk to the counter, in the caller's transaction. This
-        must also insert the chunk's row, and hold the share lock of the control row.
+        """Add the amounts and visitors of a chunk to the counter, in the caller's transaction,
+        which must also insert the chunk's row and hold the share lock of the control row.
 
         Args:
             session: session in the transaction.

@@ -283,7 +283,7 @@ class Corrected:
     Attributes:
         corrections: number of cells whose total differed from the sum of the sources.
         amount: sum of the corrections.
-        notices: sentences for users about days left out.
+        notices: sentences for users about days left out and rejected lines.
         finished: False if it was stopped before its end.
         drift: the first differences, if this was a dry run.
     """
@@ -310,15 +310,13 @@ def compare(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """Return the corrections that a real run would make, computed in one snapshot. For arguments
-    not listed here see :func:`countersink.backfill.reconcile.correct`.
+    """Return the corrections that a real run would make, computed in one snapshot. For other
+    arguments, and the errors, see :func:`countersink.backfill.reconcile.correct`.
 
     Args:
         truth: the sums of the sources.
         resolution: width of the buckets in ``truth``.
-
-    Raises:
-        BackfillError, StoreError: as raised by that function.
+        stop: called after each day; comparing ends early once it returns true.
     """
     corrections = amount = 0
     drift: list[Drift] = []

@@ -134,12 +134,12 @@ def each_day(some: Sequence[date], on_progress: Callable[[Progress], object]) ->
 
 
 def check_days(work: Work, found: Iterable[Input]) -> None:
-    """Check that the options give the first and the last day, and not too many days, before
-    anything is read.
+    """Check that the options give the first and the last day, and not too many days. Call it before
+    the sources are counted.
 
     Args:
         work: what all steps of the run share.
-        found: the sources; the error names their first and last times.
+        found: the sources; if a day is missing, the error names their first and last times.
 
     Raises:
         BackfillError: the first or the last day is missing, or there are too many days.
