@@ -123,6 +123,8 @@ def test_exactly_as_many_rejects_as_may_be_are_fine_and_none_may_be_asked(logs: 
     report = logs.add(file, max_rejects=0)
     assert (report.state, report.counted, report.rejected) == ("stopped", 0, 1)
     assert logs.totals() == {}
+    (bad,) = logs.add(logs.write("bad.log", BAD * 3), max_rejects=0).sources
+    assert (bad.outcome, bad.rejected) == ("rejected", 3)
     dry = logs.add(file, max_rejects=0, dry_run=True)
     assert (dry.state, dry.rejected) == ("stopped", 1)
 

@@ -131,6 +131,17 @@ def test_who_walks_through_keys_or_the_chart_stays_there(timed: Look, filled: We
     expect(chart).to_have_attribute("aria-valuenow", "1")
 
 
+def test_keys_follow_each_event_between_two_loads(timed: Look, filled: Web) -> None:
+    filled.count("live.keys", "a")
+    page = timed.at("/#/counter/live.keys?range=1")
+    amount = page.locator(".keys .total").first
+    for total in (11, 21, 31):
+        filled.count("live.keys", "a", 10)
+        expect(figures(page).nth(0)).to_have_text(f"{total}")
+        page.clock.fast_forward(10_500)
+        expect(amount).to_have_text(f"{total}")
+
+
 def test_the_day_after_begins_without_taking_from_the_total(fresh: Look, filled: Web) -> None:
     filled.count("live.tomorrow", "a", 5)
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()

@@ -50,7 +50,7 @@ READ_ONLY: Final = ("super_read_only", "read_only", "innodb_read_only")
 """Server variables. A server takes no writes while any of them is on."""
 GALERA: Final = ("wsrep_on", "wsrep_provider")
 """Server variables that tell whether the server is a node of Galera."""
-VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
+VARIABLES: Final = (*READ_ONLY, *GROUP)
 """Server variables whose values :func:`why_read_only` gets. A server may lack some of them."""
 _MEMBERS: Final = (
     "SELECT member_id = @@server_uuid, member_state, member_role"

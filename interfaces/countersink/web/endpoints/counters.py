@@ -215,7 +215,7 @@ class CounterRow(Closed):
     today: int | None
     days: Annotated[
         list[DayTotal] | None,
-        doc("Today is the last. null: not asked for, or the buckets are wider than days."),
+        doc("Today is the last. null: not asked for, or not known by days."),
     ]
     change: (
         Annotated[

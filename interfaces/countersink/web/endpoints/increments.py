@@ -1,7 +1,7 @@
 """The endpoint ``POST /v1/increments``: the body's members with their bounds and errors, the header
 Idempotency-Key, ``?wait=``, and 503 while the producer accepts no more.
 
-The body is strict JSON. Each error in it is answered with the position of its increment.
+The body is strict JSON. Errors in increments, 20 at most, are answered with their positions.
 """
 
 import time

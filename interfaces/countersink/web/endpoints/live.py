@@ -330,7 +330,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         summary="Live numbers, as server-sent events",
         description="About once a second, an event whose data is a JSON document: `counters`, their"
         " number, null beyond about 10,000; `complete_up_to`; `today`, day and total of each named"
-        ' counter that has changed. `{"trouble": true}` if MySQL or Redis is away. The stream ends'
+        ' counter that has changed. `{"trouble": true}` if MySQL is away. The stream ends'
         f" after {LIFE_S:.0f} seconds: open a new one.",
         responses={
             "200": response("Events.", _EVENT, MEDIA_TYPE),

@@ -1,8 +1,8 @@
 """Headers of requests and of answers, and answers of the read API.
 
-Requests: a repeated header gets 400, and path and query must be UTF-8. Answers: the headers of
-every answer (Content-Security-Policy, Cache-Control, nosniff), JSON or CSV (``format``, Accept),
-headers for freshness, ETag and 304, Cache-Control, and gzip.
+Requests: headers that must not be repeated (``_SINGLE``), path and query in UTF-8. Answers: the
+headers of every answer (Content-Security-Policy, Cache-Control, nosniff), JSON or CSV (``format``,
+Accept), headers for freshness, ETag and 304, Cache-Control, and gzip.
 
 The ETag is weak. It depends on the numbers, not on the time up to which they are complete: a page
 that polls gets 304 until a number changes. This time is also in a header, and every 304 has its

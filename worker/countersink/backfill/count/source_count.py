@@ -238,14 +238,14 @@ class _SourceCount:
         if identified is not None:
             source = self._work.link.run(self._work.sources.read, identified.source)
             known = 0 if source is None else source.lines_to - counts.lines
+        if rejects is not None:
+            detail, counts = str(rejects), counts + LineCounts(rejected=len(rejects.rejects))
         if failed:
             outcome = "failed"
         elif counts.rejected and not (counts.counted or counts.filtered):
             outcome = "rejected"
         else:
             outcome = "counted" if counts.lines or not known else "known"
-        if rejects is not None:
-            detail, counts = str(rejects), counts + LineCounts(rejected=len(rejects.rejects))
         return SourceOutcome(
             report=counts.report(self._input.name, outcome, detail or self._detail(known)),
             known_lines=known,

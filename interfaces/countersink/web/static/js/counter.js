@@ -46,6 +46,7 @@ export function counterView(app, counter, query) {
   // Live events have neither hours nor keys: request them again, but not all the time.
   const again = paced(() => load(true), HOURS_ANEW_MS);
   const keysAgain = paced(() => {
+    keysAgain.done();
     for (const list of lists()) list.again(found.sum);
     different(asking.signal).catch(() => {}); // asked for something else
   }, KEYS_ANEW_MS);

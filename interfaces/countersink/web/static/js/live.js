@@ -35,7 +35,7 @@ export class Live {
     const source = new EventSource(`/v1/live?${query}`);
     source.onmessage = (event) => {
       const news = JSON.parse(event.data);
-      if (news.trouble) this.#lost("MySQL or Redis is away.");
+      if (news.trouble) this.#lost("MySQL is away.");
       else this.#heard(news);
     };
     source.onerror = () => {
