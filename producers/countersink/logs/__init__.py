@@ -1,6 +1,7 @@
-"""Access logs: the parser of their lines, which ``countersink tail`` and backfill share.
+"""Access logs: the parser of their lines for ``countersink tail``.
 
-``formats/`` has the formats, ``template.py`` the keys and conditions, ``errors.py`` the errors.
+``formats/`` (readers of formats), ``template.py`` (keys, conditions), ``times.py`` and the errors
+serve backfill, too.
 """
 
 from countersink.logs.errors import Malformed

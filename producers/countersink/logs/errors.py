@@ -8,7 +8,7 @@
     │       └── Misread       a value can be read in two ways: an option must choose the right one
     ├── LogError              an access log cannot be opened or read
     ├── Damaged               compressed data cannot be unpacked
-    ├── UnknownFormat         the format of the lines is not recognized
+    ├── UnknownFormat         the format of the lines is not recognized, or does not suffice
     ├── PositionError         the position, in Redis or in the position file, cannot be used
     └── TailError             `countersink tail` cannot go on
 """
@@ -37,7 +37,7 @@ class Damaged(Exception):
 
 
 class UnknownFormat(Exception):
-    """The format of a log is not recognized; the message names the options to give."""
+    """A format is not recognized or does not suffice; the message names the options to give."""
 
 
 class PositionError(ExplainedError):

@@ -92,8 +92,8 @@ def check_begun(first: bytes, name: str) -> None:
 
 
 BLOCK: Final = 256 * 1024
-"""Bytes that are read from a compressed file at once. Also the number of uncompressed bytes after
-which one call of ``read`` stops unpacking.
+"""Bytes that are read from a compressed file at once. Also the number of uncompressed bytes, from
+the offset of a call of ``read`` on, after which it stops unpacking.
 """
 SNIFF: Final = 16
 """Number of first bytes of data that tell how it is compressed."""
@@ -279,8 +279,8 @@ class LogFile:
         compressed: whether the file's first bytes show a compression; its name does not matter.
 
     Raises:
-        LogError: the file cannot be opened, is no regular file, or has an unsupported compression
-            or encoding.
+        LogError: the file cannot be opened, is no regular file, has an unsupported compression or
+            encoding, or is empty although its name is that of a compressed file.
     """
 
     def __init__(self, path: str) -> None:

@@ -46,7 +46,7 @@ class Parser:
     Args:
         key: the key template, or the name of a field.
         where: the conditions; a line is counted only if all of them hold.
-        dimensions: pairs of a dimension's name and the field with its value, in place of ``key``.
+        dimensions: pairs of a dimension's name and the field with its value; ``key`` is '' then.
         visitor: the fields that together identify a visitor; without any, no visitor is counted.
         input_format: the name of the format; ``auto`` to detect it by the first lines.
         log_format: the format in the notation of the server's configuration, in place of
@@ -154,8 +154,8 @@ class Parser:
             counts: the counts to which the hits are added.
 
         Raises:
-            UnknownFormat: the format is detected by these lines, with a result that
-                :meth:`begin` refuses. If no format is detected, the lines are rejected instead.
+            UnknownFormat: the format is detected by these lines, with a result that :meth:`begin`
+                refuses. If none is detected, that of the file before is used, or all are rejected.
         """
         if not self._detected:
             self._detect(lines)
@@ -233,7 +233,7 @@ class Cutter:
 
     Attributes:
         offset: the offset in the file at which the next line to return begins.
-        line: the number of the last returned line, from 1; 0 before the first.
+        line: the number of the last line that was returned or rejected, from 1; 0 before the first.
     """
 
     def __init__(self, offset: int = 0, line: int = 0) -> None:

@@ -24,11 +24,11 @@ member of a batch       meaning
 ``prefix_bytes``        number of first bytes of the file that ``prefix`` covers: the ``#`` lines of
                         a W3C log, which may be the same in many files, and 1,024 bytes or less
 ``prefix``              SHA-256 of these bytes in hex; empty for none
-``offset``              number of uncompressed bytes of the file that have been counted
-``line``                number of lines of the file that have been counted or rejected
-``older``               the newest rotated file older than this one, as ``rotation.py`` writes it;
-                        ``-`` if there was none
-``older_at``            Unix ns of the last write to that file or this one, on their disk's clock
+``offset``              number of uncompressed bytes of the file that have been read and counted
+``line``                number of lines of the file up to ``offset``, counted or not
+``older``               the newest older rotated file with lines, as ``rotation.py`` writes it;
+                        ``-`` for none, ``?`` if it could not be read; empty if not looked for yet
+``older_at``            Unix ns of the last write to this or an older file, on their disk's clock
 ``at``                  Unix ms on Redis's clock, as in the entries
 ``entries``             id, rows and number of increments of each entry
 ======================  ==========================================================================
@@ -66,7 +66,7 @@ NONE: Final = "-"
 UNKNOWN: Final = "?"
 """The value of ``older`` where the older file could not be read."""
 FILE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a position file; a file that would grow larger is replaced by its newest half."""
+"""Most bytes of a position file; a file that would grow larger is replaced by its newest half."""
 _SCRIPT: Final = (files("countersink.logs") / "scripts" / "store.lua").read_text("utf-8")
 
 Outcome = Literal["stored", "full", "other"]
@@ -127,7 +127,7 @@ class LogMark:
     ``source`` names the log and how it is counted. ``known`` is the mark last read or set, or ''.
 
     Raises:
-        StreamError: Redis did not answer.
+        StreamError: Redis did not answer, or refuses.
     """
 
     def __init__(self, client: redis.Redis, source: str) -> None:
@@ -166,7 +166,7 @@ class LogMark:
             Redis has another mark than :attr:`known`. Afterwards ``known`` is the mark in Redis.
 
         Raises:
-            StreamError: Redis did not answer, so that the outcome is unknown.
+            StreamError: Redis did not answer, so that the outcome is unknown; or Redis refuses.
         """
         arguments: list[str | bytes | int] = [self.known, batch.position.mark, full]
         for entry in batch.entries:
@@ -227,9 +227,9 @@ class PositionFile:
                 ) from error
 
     def can_resend_from(self, mark: str) -> bool:
-        """Return whether the log batches after ``mark`` can be sent again from this file. True if
-        ``mark`` is '' or :attr:`instead_of`, belongs to a batch in the file, or lies before all
-        batches of its series. False for any other mark, which another reader has set."""
+        """Return whether the log batches after ``mark`` can be sent again from this file, which has
+        some. True if ``mark`` is '' or :attr:`instead_of`, belongs to a batch, or lies before
+        all batches of its series. False for any other mark, which another reader has set."""
         if mark in ("", self.instead_of):
             return True
         positions = [batch.position for batch in self.batches()]
@@ -366,7 +366,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def shared_bytes(head: bytes) -> int:
-    """Return how many bytes the W3C directives (``#`` lines) at the beginning of ``head`` have."""
+    """Return how many bytes of ``head`` are a BOM and W3C directives (``#`` lines) at its start."""
     found = _DIRECTIVES.match(head)
     return found.end() if found else 0
 

@@ -194,8 +194,8 @@ def begins_as(file: LogFile, position: Position) -> bool:
 
 
 def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """Return ``older`` (the next older rotated file) and ``older_at`` (the last write to it or to
-    ``file``) for a position in ``file``, see ``position.py``; with None, there is no log yet."""
+    """Return ``older`` (the newest older rotated file with lines) and ``older_at`` (the last write
+    to it, any older one or ``file``) for a position in ``file``; with None, there is no log yet."""
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = rotated_files(log)
     index = next(
@@ -218,13 +218,13 @@ def open_newer(log: LogPath, position: Position) -> LogFile | None:
     none. The file of ``position`` itself need not exist.
 
     Raises:
-        LogError: the log is rotated faster than it can be read.
+        LogError: a newer file cannot be read, or the log is rotated faster than it can be read.
     """
     return _opened(log, lambda: next(iter(_newer(log, position)), None))
 
 
 def has_newer(log: LogPath, position: Position) -> bool:
-    """Return whether a rotated file, even an empty one, is newer than the file of ``position``."""
+    """Return whether a rotated file, even empty, is newer than ``position``'s. Raises LogError."""
     return bool(_newer(log, position, empty=True))
 
 
@@ -293,7 +293,7 @@ def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile |
     the log. Return None if ``file`` is the log, or if the next is the log and does not exist yet.
 
     Raises:
-        LogError: the log is rotated faster than it can be read.
+        LogError: a file cannot be read, or the log is rotated faster than it can be read.
     """
     return _opened(log, lambda: _path_after(log, file, position))
 

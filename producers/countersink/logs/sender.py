@@ -1,6 +1,6 @@
 """``LogSender``, which stores the hits of ``tail`` in Redis. (A hit is a counted line.) It decides
 where a run begins (``--begin``), or raises an error if a run cannot begin safely. While Redis is
-away or the stream is full, it waits and says so by notices. After a stop it gives up within 5 s.
+away or the stream is full, it waits and says so by notices. About 5 s after a stop it gives up.
 
 Redis has a mark of each log: the position up to which the log's entries are in Redis. Entries in
 the position file that come after the mark are missing in Redis, and are sent again. If Redis has no
@@ -82,9 +82,9 @@ class LogSender:
         entries in ``file`` that Redis has lost are sent again first.
 
         Raises:
-            PositionError: Redis has a mark of the log, but the position in ``file`` is missing or
-                older, and ``begin`` is None.
-            TailError: a stop came while Redis was away.
+            PositionError: Redis has a mark of the log, but the position in ``file`` is missing,
+                older or another reader's, and ``begin`` is None; or ``file`` is damaged.
+            TailError: another tail sets the mark; or a stop, see :meth:`retried`.
             StreamError: Redis answered with an error that does not pass by itself.
         """
         self._stream = mark.stream
@@ -196,7 +196,7 @@ class LogSender:
         texts.
 
         Raises:
-            TailError: the counter does not count different visitors.
+            TailError: the counter does not count different visitors; or a stop.
             StreamError: Redis answered with an error that does not pass by itself.
         """
         rows: list[Row] = []
@@ -234,7 +234,7 @@ class LogSender:
         return salts
 
     def now(self) -> int:
-        """Return the time on Redis's clock, in Unix ms."""
+        """Return the time on Redis's clock, in Unix ms. It may ask Redis, by :meth:`retried`."""
         if self._clock.stale():
             self.retried(lambda: self._call(lambda stream: self._clock.learn(self.client, stream)))
         return self._clock.now_ms()

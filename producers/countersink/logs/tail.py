@@ -53,7 +53,7 @@ from countersink.logs.sender import Begin, LogSender
 POLL: Final = 0.25
 """Seconds between two reads of a file that does not grow."""
 STORE_AFTER: Final = 1.0
-"""Seconds after which the hits of a pipe are stored, even a single one."""
+"""Most seconds until the hits of a pipe are stored, even a single one."""
 
 
 class _Replaced(Exception):
@@ -93,7 +93,7 @@ class FileTail:
         Raises:
             LogError: the log cannot be read.
             UnknownFormat: the format is not recognized; the position stays before these lines.
-            TailError: another run reads this log, or a stop came while Redis was away.
+            TailError: see :meth:`LogSender.store`; or the log became shorter or cannot be followed.
             PositionError: the position was lost, is damaged, or cannot be written.
             StreamError: Redis answered with an error that does not pass by itself.
         """
@@ -372,7 +372,7 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
     Raises:
         LogError: the data is compressed, or UTF-16 or UTF-32.
         UnknownFormat: the format of the lines is not recognized.
-        TailError: a stop came while Redis was away.
+        TailError: see :meth:`LogSender.add`.
         StreamError: Redis answered with an error that does not pass by itself.
     """
     stop = sender.stop

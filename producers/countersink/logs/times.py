@@ -85,7 +85,7 @@ class Clock:
         time_zone: the IANA name of the zone of times that are written without one; '' refuses such
             times.
         begins: a function that returns the first Unix minute of a day of the counter, for dates
-            without a time of day. If it is None, such a date means midnight.
+            without a time of day. If it is None, such a date means midnight in ``time_zone``.
         column: the name of the column that has the times, with which error messages begin; '' for
             none.
         advises: whether error messages recommend the option ``--time-format``; false if the user
@@ -121,8 +121,8 @@ class Clock:
         """Return the whole Unix minute of ``time``, a text or a number.
 
         Raises:
-            Malformed: ``time`` does not fit the time format, has no zone though it needs one, or is
-                before 1970 or more than 366 days ahead.
+            Malformed: ``time`` is missing, does not fit the time format, has no zone though it
+                needs one, or is before 1970 or more than 366 days ahead.
             Misread: the format is a unit such as ``unix``, and ``time`` is from 1990 to 2099 only
                 if it is read in another unit.
         """

@@ -1,9 +1,9 @@
 """The reasons why a row becomes a dead letter (``DeadReason``), with the texts that explain them to
 an operator, and the check of a row's items (``row_fault``).
 
-Three modules choose the reason of a row: ``stream/decode.py`` when it reads entries,
-``counting/apply/refusals.py`` by the settings of the row's counter, and ``worker/intake.py`` after
-an unexpected error.
+The reason of a row is chosen by ``stream/decode.py`` when it reads entries; by the modules in
+``counting/apply/`` and ``counting/visitors/`` when they count, such as ``refusals.py`` by the
+settings of the row's counter; and by ``worker/intake.py`` after an unexpected error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -191,7 +191,7 @@ MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_cou
 
 def check_reason(reason: str, stored: Iterable[str]) -> None:
     """Raise ValueError if a reason is neither a DeadReason nor one of ``stored``, the reasons of
-    stored dead letters, which may be of a newer version. The message has the reasons that exist.
+    stored dead letters, which may be of a newer version. The message has a similar reason, or all.
     """
     known = {*DeadReason, *stored}
     if reason not in known:
@@ -223,7 +223,7 @@ def row_fault(items: Sequence[object]) -> RowRefusal | None:
     """Return the first fault of a row's items, or None if all items are valid.
 
     Args:
-        items: counter, key or dimensions, minute, and amount.
+        items: exactly four: counter, key (a text or a mapping of dimensions), minute, and amount.
     """
     for item, (reason, check) in zip(items, _ITEM_CHECKS, strict=True):
         try:
@@ -241,10 +241,10 @@ class Bad:
         position: the row's position in its entry, from 0, or :data:`WHOLE_ENTRY`.
         reason: the code of the fault.
         detail: the fault, as a sentence for people.
-        payload: the row's JSON. For a whole entry it is the field ``rows``; if the fault is in
-            another field, it is a JSON object of all fields. ``stream.decode.decode_payload`` reads
-            a payload of a whole entry; the payload of a row needs ``[]`` around it first.
-        counter: the row's counter, or ``''`` if its name is not valid.
+        payload: the row's JSON. For a whole entry it is the field ``rows`` (``b""`` for none); if
+            the fault is in another field, a JSON object of all. ``stream.decode.decode_payload``
+            reads a payload of a whole entry; the payload of a row needs ``[]`` around it first.
+        counter: the row's counter; ``''`` if its name is not valid, or for a whole entry.
     """
 
     position: int

@@ -4,11 +4,11 @@ joined keys, and has a producer's cache of checked mappings (``KnownDimensions``
 
 A breakdown counts a counter by some of its dimensions, in a fixed order. Its key is ``value 00
 value 00 …`` in this order. Inside a value, byte 00 is written as 01 01, and byte 01 as 01 02. So a
-key is valid UTF-8 and can be split again, and keys sort as their lists of values do. All keys with
-the same first value begin with this value and byte 00.
+key is valid UTF-8 and can be split again, and keys sort as their lists of values do. If there are
+two values or more, all keys with the same first value begin with this value and byte 00.
 
-The longest value depends only on the number of dimensions: 255 bytes for one dimension, 127 for
-two, 84 for three, then 63, 50, 41, 35, and 31 for eight.
+The longest escaped value depends only on the number of dimensions: 255 bytes for one dimension, 127
+for two, 84 for three, then 63, 50, 41, 35, and 31 for eight.
 :func:`countersink.runtime.limits.cut_bytes` cuts longer values. A value gets no bytes that other
 values of its key leave free. Otherwise it would be cut at different places in different keys, and a
 total could not be selected by it.
@@ -147,7 +147,7 @@ def composite(values: Sequence[str]) -> str:
     :func:`width` bytes, so the key has at most 255 bytes.
 
     Args:
-        values: 1 to 8 values, in the breakdown's order of dimensions.
+        values: 1 to 8 values, in the breakdown's order; a lone surrogate may raise ValueError.
     """
     count = len(values)
     return SEPARATOR.join([part(value, count) for value in values])
@@ -171,7 +171,7 @@ def unescape(value: str) -> str:
 
 
 def _checked_names(dimensions: Mapping[str, str]) -> tuple[str, ...]:
-    """Check the names of a mapping; return them sorted."""
+    """Check the names of a mapping; return them sorted, and cache them in ``_sorted_names``."""
     given = tuple(dimensions)
     names = tuple(sorted([check_name(name) for name in given]))
     if len(_sorted_names) < _NAMES_LIMIT:
@@ -201,10 +201,10 @@ class KnownDimensions:
     """A cache from mappings of names to values, as a caller gives them, to checked dimensions.
 
     Checking and sorting a mapping takes several times as long as the rest of an increment. Finding
-    it in the cache takes a tenth of that. The order of a mapping's items does not matter. A value
-    that equals a cached value is accepted even if it is an instance of a subclass of ``str``, which
-    :func:`check_dimensions` refuses. Thread-safe, because each step is one operation of a
-    dictionary.
+    it in the cache takes a tenth of that. The order of a mapping's items does not matter.
+    Thread-safe, because each step is one operation of a dictionary. A caller that looks values up
+    in ``by_counter`` itself finds them by equality. So it may accept an instance of a subclass of
+    ``str``, which :meth:`row_key` refuses.
 
     Attributes:
         forget: a function to call when the cache is emptied. Callers that keep lists of
@@ -220,8 +220,8 @@ class KnownDimensions:
     _held: int = 0  # approximate: threads may add at the same time
 
     def row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """Return a caller's key, checked, in the form of :data:`RowKey`. Dimensions are cached if
-        their values are short and ASCII; a text is never cached.
+        """Return a caller's key, checked, in the form of :data:`RowKey`. Dimensions are cached from
+        the second call with their names on, if the values are short ASCII; a text is never cached.
 
         Args:
             counter: a valid counter name.

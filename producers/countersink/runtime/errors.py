@@ -15,6 +15,6 @@ class ExplainedError(Exception):
 
 
 class GivenUp(Exception):
-    """The wait for a server ended before the server came back; ``__cause__`` is the server's last
-    error.
+    """The wait for a server ended before the server came back. ``__cause__`` is the server's last
+    error, if a call to it failed.
     """

@@ -1,8 +1,8 @@
 """Limits of counter names, keys, amounts and event times; the functions that check them; and the
 functions that cut a key of more than 255 bytes.
 
-Producers and workers share these rules. So a producer raises an error for a row exactly if a worker
-would store the row as a dead letter, whatever the settings of its counter are.
+Producers and workers share these rules. So no worker refuses the name, key, amount or time of a row
+that a producer has accepted, unless the counter's settings do, or the producer's clock was ahead.
 """
 
 import re
@@ -34,7 +34,7 @@ def check_counter(counter: object) -> str:
     """Return ``counter`` if it is a valid counter name.
 
     Raises:
-        TypeError: ``counter`` is not a ``str``.
+        TypeError: ``counter`` is not a ``str`` (an instance of a subclass is refused, too).
         ValueError: it is empty, longer than 64 characters, or has a character outside ``A-Z a-z 0-9
             _ . : -``.
     """
@@ -60,7 +60,7 @@ def check_key(key: object) -> str:
     :func:`cut_key` cuts a key of more than 255 bytes in UTF-8.
 
     Raises:
-        TypeError: ``key`` is not a ``str``.
+        TypeError: ``key`` is not a ``str`` (an instance of a subclass is refused, too).
         ValueError: it holds a lone surrogate, which has no UTF-8 form.
     """
     if type(key) is not str:
@@ -78,7 +78,7 @@ def check_amount(amount: object) -> int:
     counting.
 
     Raises:
-        TypeError: ``amount`` is not an ``int`` (a ``bool`` is refused, too).
+        TypeError: ``amount`` is not an ``int`` (a ``bool`` or another subclass is refused, too).
         ValueError: it is outside -2**63 to 2**63 - 1.
     """
     if type(amount) is not int:
@@ -104,7 +104,7 @@ def check_minute(minute: object) -> int:
 
 def latest_minute(at: int = 0) -> int:
     """Return the latest Unix minute that an event may have: 366 days after now by this machine's
-    clock, or 366 days after ``at``, whichever is later.
+    clock, or 366 days after ``at``, whichever is later; at most :data:`MAX_MINUTE`.
 
     Args:
         at: the time at which the event's entry was sent, in Unix ms.

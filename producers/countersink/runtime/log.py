@@ -3,12 +3,12 @@ JSON; records of unexpected exceptions without event data; and the positions of 
 (``passwords``).
 
 A process that writes its log to a full pipe, to a terminal stopped with Ctrl-S or to a journal that
-hangs would block for good. So :class:`LineHandler` never waits. A line that cannot be written at
-once is kept until it can, up to :data:`KEPT_BYTES` in all. Further lines are dropped, and a line in
-the log says how many.
+hangs would block for good. So :class:`LineHandler` does not wait to write a record. A line that
+cannot be written at once is kept until it can, up to :data:`KEPT_BYTES` in all. Further lines are
+dropped, and a line in the log says how many.
 
-No record holds event data or a password. The message of an unexpected exception could quote an
-event, so its record has only the exception's type and the lines of code.
+The message of an unexpected exception could quote an event or a password, so its record has only
+the exception's type and the lines of code.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ MAX_ERROR: Final = 300
 OTHER: Final = "other"
 """The action written for a log record that has none, such as a record of a library."""
 QUIET_S: Final = 60.0
-"""Seconds for which :meth:`Log.seldom` does not repeat an action of an item."""
+"""Seconds for which :meth:`Log.seldom` does not repeat an action for the same item."""
 KEPT_BYTES: Final = 1024 * 1024
 """Most bytes of lines that wait to be written."""
 PATIENCE_S: Final = 1.0
-"""Seconds that the end of a process waits until the kept lines of the log are written."""
+"""Most seconds that the end of a process waits until the kept lines of the log are written."""
 _PIECE: Final = select.PIPE_BUF
 """Bytes that a pipe takes without blocking whenever poll(2) says that it can be written to."""
 _ROOT: Final = "countersink"
@@ -78,9 +78,9 @@ class Log:
     def seldom(
         self, action: str, text: str, *, level: int = logging.WARNING, item: str = "", **fields: Any
     ) -> bool:
-        """Write the record and return True. If this method wrote a record with this ``action`` and
-        ``item`` less than :data:`QUIET_S` ago, write nothing and return False.
-        """
+        """Write the record, without ``item`` (the thing it is about), and return True. If this
+        method wrote one with this ``action`` and ``item`` less than :data:`QUIET_S` ago, write
+        nothing and return False."""
         now = time.monotonic()
         last = self._last.get((action, item))
         due = last is None or now - last >= QUIET_S
@@ -90,8 +90,8 @@ class Log:
         return due
 
     def bug(self, where: str) -> None:
-        """Log the exception that is being handled, by :meth:`seldom`. ``where`` names the part of
-        the program that continues in spite of it.
+        """Log the exception that is being handled, by :meth:`seldom`: at most once a minute for all
+        exceptions together. ``where`` names the part of the program that continues in spite of it.
         """
         text, error = f"{where} continues after an unexpected error", sys.exception()
         self.seldom("internal_error", text, level=logging.ERROR, bug=error)
@@ -111,8 +111,8 @@ def code_lines(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of a countersink error as one line of at most :data:`MAX_ERROR`
-    characters.
+    """Return an error's message as one line of at most :data:`MAX_ERROR` characters, or the name
+    of its class if there is no message.
     """
     return " ".join(str(error).split())[:MAX_ERROR] or type(error).__qualname__
 
@@ -206,7 +206,7 @@ class LineHandler(logging.Handler):
         _HANDLERS.add(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or keep its line until the stream can be written to."""
+        """Write the record as a line; see :meth:`write`."""
         try:
             line = self.format(record) + "\n"
         except Exception:
@@ -360,9 +360,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
-    """Send to ``stream`` (default: stderr) countersink's log records, from level INFO on, and
-    warnings of libraries whose loggers have no handler; return the handler. ``log_format``:
-    ``json`` or ``text``."""
+    """Send to ``stream`` (default: stderr) countersink's log records, from INFO on unless another
+    level is set, and warnings of libraries whose loggers have no handler; return the handler.
+    ``log_format``: ``json`` or ``text``."""
     handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger(_ROOT)

@@ -36,13 +36,13 @@ _PATIENCE_S: Final = 1.0
 
 
 def host_name() -> str:
-    """Return this host's name, cut to the 150 characters that the tables' columns hold."""
+    """Return this host's name, cut to 150 characters for the columns with names of processes."""
     return socket.gethostname()[:150]
 
 
 def process_name(purpose: str = "") -> str:
-    """Return a name that no other process ever has: ``purpose``, host, pid and random hex
-    digits.
+    """Return a name that no other process ever has: ``purpose``, host, pid and random hex digits.
+    Each call returns another name.
     """
     name = f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
     return f"{purpose}-{name}" if purpose else name
@@ -214,8 +214,8 @@ _LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"
 
 
 def header_host(header: str) -> str:
-    """Return the name or address in a ``Host`` header, in lower case, without port and brackets;
-    return ``''`` if the header is malformed.
+    """Return the name or address in a ``Host`` header, in lower case, without port, brackets and
+    the dots at its end; return ``''`` if the header is malformed.
     """
     match = _HOST.fullmatch(header)
     if match is None or int(match[2] or 0) > 65_535:
@@ -224,7 +224,7 @@ def header_host(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host``, a name or an address, can be reached from this machine only."""
+    """Return whether ``host``, an address or a name, is loopback. Names are not resolved."""
     name = host.lower()
     if name in _LOCAL or name.endswith(".localhost"):
         return True

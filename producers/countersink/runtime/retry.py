@@ -1,10 +1,10 @@
 """Retries while a server is away, and pauses between pieces of work.
 
-``Patience`` and ``retry`` repeat a call, with pauses from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``.
-After a stop request they give up when ``TRIES_WHILE_STOPPING`` tries have failed. ``Outage`` logs
-that a server is away (``waiting``, every ``SAY_EVERY_S``) and that it is back (``resumed``).
-``Pace`` lets a job work for a share of the time; each of its pauses is at most ``LONGEST_REST_S``.
-The shares are settings of commands and jobs.
+``Patience`` and ``retry`` repeat a call, with pauses from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``,
+or down to half of these. After a stop request they give up when ``TRIES_WHILE_STOPPING`` tries have
+failed. ``Outage`` logs that a server is away (``waiting``, every ``SAY_EVERY_S``) and that it is
+back (``resumed``). ``Pace`` lets a job work for a share of the time, a setting of commands and
+jobs; each rest after a piece of work takes at most ``LONGEST_REST_S``.
 """
 
 import logging
@@ -21,7 +21,7 @@ from countersink.runtime.process import Stop
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-"""Most seconds between two tries; so counting goes on at most this late after a server is back."""
+"""Most seconds from the end of a try to the next: about how late work goes on after an outage."""
 SAY_EVERY_S: Final = 30.0
 TRIES_WHILE_STOPPING: Final = 3
 WAITING: Final = "waiting"
@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 
 
 class Backoff:
-    """The pauses between tries: each is twice as long as the last, up to ``longest_s``. Half of
-    each pause is random, so that several processes do not return to the server at the same time.
+    """The pauses between tries: each may be twice as long as the last, up to ``longest_s``. Half of
+    this time is random, so that several processes do not return to the server at the same time.
     """
 
     def __init__(self, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
@@ -80,8 +80,8 @@ class Outage:
             return None if self._since is None else self._latest - self._since
 
     def failed(self, error: Exception, **fields: Any) -> None:
-        """Note a failure of the server. Log it if an outage begins with it, or if the last record
-        of the outage is 30 s old; ``fields`` go into the log record.
+        """Note a failure of the server. The first that is not ``tolerated`` begins an outage and is
+        logged, a later one if the last record is 30 s old; ``fields`` go into the log record.
         """
         now = time.monotonic()
         with self._lock:
@@ -142,7 +142,7 @@ def retry(
             which the request came counts, too.
 
     Raises:
-        GivenUp: a stop was requested, and the server is still away.
+        GivenUp: a stop was requested, and ``tries`` tries have failed.
         Exception: ``work`` raised an error that does not pass.
     """
     backoff = Backoff()
@@ -166,7 +166,7 @@ def retry(
 
 @dataclass(repr=False, eq=False)
 class Patience:
-    """Repeats calls that need one server until they succeed or a stop is requested. For one thread.
+    """Repeats calls that need one server until they succeed, or fail after a stop. For one thread.
 
     Args:
         service: the server's name in the log: ``Redis`` or ``MySQL``.
@@ -212,9 +212,9 @@ class Patience:
 
 
 LONGEST_REST_S: Final = 10.0
-"""Most seconds of one pause of :class:`Pace`: much less than MySQL lets a session be idle."""
+"""Most seconds of one :meth:`Pace.rest`: much less than MySQL lets a session be idle."""
 _SLICE_S: Final = 0.05
-"""Seconds after which :func:`pause` notices a stop."""
+"""Most seconds until :func:`pause` notices a stop."""
 
 
 def pause(

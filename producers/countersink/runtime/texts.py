@@ -1,6 +1,6 @@
 """Functions that write times and numbers as texts: ``iso`` for programs, ``moment_text`` for
 messages, ``ago`` for a duration, ``plural`` for a number with its noun; and the functions that read
-a day, an ISO week, a time or a time zone from a user's text.
+a day, an ISO week, a time or a time zone from a user's text, or suggest a name (``did_you_mean``).
 """
 
 import re
@@ -34,8 +34,8 @@ def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
 
 
 def iso_ms(ms: int) -> str:
-    """Return a time in Unix ms as ISO 8601, or the number's digits if a ``datetime`` cannot hold
-    the time.
+    """Return a time in Unix ms as ISO 8601, or the number itself as text if a ``datetime`` cannot
+    hold the time.
     """
     try:
         return iso(datetime.fromtimestamp(ms / 1000, UTC))
@@ -128,8 +128,8 @@ class NamedRange:
 
 def read_range_edge(text: str, weekday: int, *, times: bool = True) -> date | DayName:
     """Return the day or time with which a range begins or ends. The text may be a day or a time as
-    for :func:`read_edge`, the name of a day such as ``yesterday``, or an ISO week such as
-    ``2026-W48``. Of a week, the day ``weekday`` is returned.
+    for :func:`read_edge`, the name of a day such as ``yesterday`` (returned as :class:`DayName`),
+    or an ISO week such as ``2026-W48``. Of a week, the day ``weekday`` is returned.
 
     Args:
         text: the text of a user.

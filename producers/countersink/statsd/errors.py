@@ -22,7 +22,7 @@ class MapError(ValueError):
 
 
 class NotLoopback(ValueError):
-    """Other machines can connect to the host of the listener, and the options do not allow that."""
+    """Other machines can send to the host of the listener, and the options do not allow that."""
 
 
 class CannotListen(ExplainedError):

@@ -8,10 +8,11 @@ As in Etsy's StatsD, a line may have several samples, each with its type and rat
 in the form of InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Librato
 (``name#tag=value``) or SignalFx (``name[tag=value]``).
 
-A client that sends only one of ten events writes the sample rate ``@0.1``, and each of its lines
-counts 10. The inverse of a rate is rounded to a whole number that is near (``SNAP``). Amounts are
-whole numbers of billionths, so that their sums are exact. Only values with more than nine decimal
-places, and values with rates such as 0.3, are rounded to billionths.
+A client that sends only one of ten events writes the sample rate ``@0.1``, and each of its values
+counts ten times. The inverse of a rate is rounded to a whole number that is near (``SNAP``).
+Amounts are whole numbers of billionths, so that their sums are exact. A value with a decimal point
+or an exponent is read as a float: exact up to 4 million with at most nine decimal places, otherwise
+rounded. Values with rates such as 0.3 are rounded, too.
 
 Protocol: https://github.com/statsd/statsd/blob/master/docs/metric_types.md and
 https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
@@ -44,8 +45,8 @@ _UNUSED: Final = ("c:", "e:", "card:")
 and the cardinality of tags.
 """
 _EARLIER_TAGS: Final = re.compile(r"[#\[][^=]*=")
-"""Matches tags in Librato's or SignalFx's form. If they begin before the mark of another form, that
-mark belongs to them.
+"""Matches tags in Librato's or SignalFx's form. If they begin before the mark of another form, such
+as ``,``, that mark belongs to them.
 """
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -183,10 +184,11 @@ def _minute(seconds: str | None) -> int | None:
 
 
 def billionths(text: str) -> int:
-    """Return a decimal number in billionths, rounded to a whole number of them.
+    """Return a decimal number in billionths; the module's docstring says which are rounded.
 
     Raises:
-        MalformedMetric: the text is not a finite number.
+        MalformedMetric: the text is no decimal number of at most 30 digits before the point, 30
+            after it, and two in the exponent.
     """
     if _WHOLE.fullmatch(text):
         return int(text) * UNIT

@@ -4,7 +4,7 @@ and keys (``Rules``).
 The settings are sockets, and limits of amounts, counters, times and connections; they have defaults
 and checks. ``addresses`` refuses hosts that are not loopback. The map is a TOML file (``--map``)
 with rules, which have patterns and placeholders. ``counter_name`` makes a valid counter name of the
-name of a metric that no rule matches, or of a ``counter`` whose placeholders were filled.
+name of a metric that no rule matches, or of a rule's ``counter`` with its placeholders filled.
 
 The first rule that matches a name decides how the name is counted::
 
@@ -65,9 +65,9 @@ Target = tuple[str, RowKey]
 def fill_template(text: str, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> str:
     """Return a template with its placeholders replaced.
 
-    ``$1`` (or ``${1}``) is the match of the pattern's first ``*`` or group. ``{tag:city}`` is the
-    value of the metric's tag ``city``, or ``''`` if it has none. ``{name}`` is the metric's name.
-    ``$$``, ``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``.
+    ``$1`` (or ``${1}``) is the match of the pattern's first ``*``, ``**`` or group. ``{tag:city}``
+    is the value of the metric's tag ``city``, or ``''`` if it has none. ``{name}`` is the metric's
+    name. ``$$``, ``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``.
 
     Args:
         text: the template.
@@ -271,8 +271,8 @@ def _compiled(text: str | None) -> re.Pattern[str]:
 
 def counter_name(name: str) -> str:
     """Return the counter name for a metric's name, which must not be empty. Each character that a
-    counter name cannot have becomes ``_``. A result of more than 64 characters is cut, and ends
-    with a hash of the complete name.
+    counter name cannot have becomes ``_``, so two names may give one counter. A result of more than
+    64 characters is cut, and ends with a hash of the complete name.
     """
     clean = _NOT_ALLOWED.sub("_", name)
     if len(clean) <= MAX_COUNTER_LENGTH:
@@ -283,8 +283,8 @@ def counter_name(name: str) -> str:
 
 PORT: Final = 8125
 MAX_AMOUNT_LIMIT: Final = 10**12
-"""The largest value of ``max_amount``. Even if all lines of one receive have this amount, their sum
-fits into 64 bits.
+"""The largest value of ``max_amount``. Even if all lines of one delivery to the producer have this
+amount, their sum fits into 64 bits.
 """
 
 MAX_SECONDS: Final = 1e12
@@ -309,7 +309,7 @@ class StatsdOptions:
         anyone: whether ``host`` is allowed to be other than loopback. If so, every machine that can
             send to the port can count anything.
         map: the path of the map's file, or ``None`` to use each name as a counter.
-        receive_buffer: bytes of kernel memory for datagrams that wait to be received.
+        receive_buffer: bytes of kernel memory, of each datagram socket, for datagrams that wait.
         max_amount: the largest absolute amount of a line, after its sample rate.
         max_counters: maximum number of counters that the listener makes from names since its start;
             a ``counter`` of the map without placeholders is not one of these. Lines with further

@@ -245,8 +245,8 @@ def _remove_left_over(path: str, kind: socket.SocketKind) -> None:
 
 
 def set_receive_buffer(opened: socket.socket, wanted: int) -> int:
-    """Request a receive buffer of ``wanted`` bytes; return the bytes that the kernel granted. Root
-    gets any size, other users at most ``net.core.rmem_max``.
+    """Request a receive buffer of ``wanted`` bytes; return the bytes that the kernel granted. A
+    process with CAP_NET_ADMIN gets any size, others at most ``net.core.rmem_max``.
     """
     try:
         opened.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, wanted)

@@ -1,6 +1,6 @@
 """The threads that receive StatsD lines. ``Datagrams`` reads one datagram socket (UDP or unix), and
-cuts datagrams that are too large. ``Streams`` reads all connections of stream sockets (TCP or
-unix), and limits the length of a line and the number of connections.
+drops the last line of a datagram that is too large. ``Streams`` reads all connections of stream
+sockets (TCP or unix), and limits the length of a line and the number of connections.
 
 Most of the time that Python spends on a datagram is the system call: during the call another thread
 gets the interpreter lock, and this thread must wait to get the lock back. Therefore one call,
@@ -32,7 +32,7 @@ larger.
 READ: Final = 65_536
 """Bytes that are read from a connection before the next connection has its turn."""
 LONGEST: Final = 65_535
-"""Most bytes of a line. A connection that sends a longer line is closed."""
+"""Most bytes of a connection's unfinished line. If it becomes longer, the connection is closed."""
 ROUND: Final = 128
 """Connections that are read before their lines are counted; also the connections that are accepted
 at most before others are read.
@@ -87,9 +87,9 @@ class Datagrams(Thread):
                 self._tally.log.bug("the listener")
 
     def _receive(self) -> list[bytearray]:
-        """Return the datagrams that have arrived, at most one batch. If a datagram was cut, its
-        last line, which may be incomplete, is left out. If the socket fails, log that, pause, and
-        return an empty list.
+        """Return the datagrams that have arrived, at most one batch. If a datagram may have been
+        cut (``LARGEST``), its last line is left out, and recorded as too long. If the socket fails,
+        log that, pause, and return an empty list.
         """
         try:
             packets = self._receiver.receive()
@@ -158,7 +158,7 @@ class Receiver:
 
     def receive(self) -> list[bytearray]:
         """Return up to ``BATCH`` datagrams that have arrived, without waiting for any. If there are
-        fewer than ``BATCH``, no others have arrived.
+        fewer than ``BATCH``, no others have arrived, unless a signal interrupted the call.
 
         Raises:
             OSError: the socket failed.

@@ -1,11 +1,12 @@
 """The tally (``StatsdTally``), which turns StatsD lines into increments and delivers them to the
-producer. It keeps the remainders of sample rates, checks amounts and times, and counts names beyond
-the limit in ``__overflow__``. The module also has the listener's figures and log actions;
-``server.py`` finds the number of lost packets.
+producer. It rounds amounts to whole increments and keeps the remainders, checks amounts and times,
+and counts names beyond the limit in ``__overflow__``. The module also has the listener's figures
+and log actions; ``server.py`` finds the number of lost packets.
 
 A busy client sends the same few lines again and again. So equal lines are first counted together,
-by Python's C code; then each distinct line is parsed once, and the result is cached. The increments
-are delivered :data:`DELIVER_SECONDS` after the first line came. The producer folds them into rows.
+by Python's C code; then each distinct line is parsed once, and cached if it is short and has no
+time. Lines of datagrams are delivered to the producer :data:`DELIVER_SECONDS` after the first of
+them came, lines of streams at once. The producer folds the increments into rows.
 """
 
 import logging
@@ -30,17 +31,17 @@ SHOWN_BYTES: Final = 80
 """Most bytes of a malformed line that the log shows."""
 
 OVERFLOW: Final = "__overflow__"
-"""The counter that counts lines whose names are beyond the limit ``max_counters``."""
+"""The counter that gets the amounts of lines whose names are beyond the limit ``max_counters``."""
 _PADDING: Final = b" \t\r\0"
 """Characters that clients put around a line: spaces, tabs, carriage returns, and the zero byte at
 the end of strings in C.
 """
 REMEMBERED: Final = 50_000
-"""Most distinct lines in the cache of parsed lines."""
+"""Most distinct lines in the cache of parsed lines, which is emptied when it is full."""
 REMEMBERED_BYTES: Final = 512
 """Most bytes of a line in the cache of parsed lines."""
 REMAINDERS: Final = 10_000
-"""Most keys for which the remainder of an increment is kept."""
+"""Most keys for which the remainder of an increment is kept; then the oldest one is dropped."""
 DAY_SECONDS: Final = 86_400.0
 
 DELIVER_SECONDS: Final = 0.02
@@ -104,7 +105,7 @@ class StatsdTally:
         self._remainders: dict[tuple[str, RowKey], int] = {}
 
     def use(self, rules: Rules) -> None:
-        """Replace the map from StatsD names to counters by ``rules``."""
+        """Replace the map by ``rules``; lines that wait are delivered by the old map first."""
         with self._lock:
             self._deliver()  # lines that came before are counted by the old map
             self._rules = rules
@@ -137,7 +138,7 @@ class StatsdTally:
             self._deliver()
 
     def deliver(self) -> None:
-        """Deliver to the producer all lines that have been counted."""
+        """Deliver to the producer all lines that wait."""
         with self._lock:
             self._deliver()
 
@@ -265,8 +266,8 @@ class Figures:
         ignored: lines of other types (gauges, timers, sets, histograms, events, checks).
         discarded: lines that the map drops.
         malformed: lines that are not StatsD, or beyond the limits.
-        overflown: counted lines that went to the counter ``__overflow__``, because there were too
-            many names.
+        overflown: those of the counted lines that went to the counter ``__overflow__``, because
+            there were too many names.
         lost: UDP datagrams that the kernel dropped because the receive buffer was full. Senders to
             a unix socket wait instead.
         connections: stream connections (TCP, unix) that are open now.

@@ -14,8 +14,8 @@ parsers and hash slots. It does not use :class:`redis.cluster.RedisCluster`, whi
 * Old versions drop options, among them the check of the host name in a certificate.
 
 A command that a node answers by MOVED, ASK or TRYAGAIN was not executed. It is sent to the node
-that the answer names, or for TRYAGAIN a little later to the same node. A command without an answer
-is not sent again.
+that the answer names, or for TRYAGAIN a little later to the master of the hash slot. A command
+without an answer is not sent again.
 """
 
 import random
@@ -107,9 +107,9 @@ class Topology:
             that is promoted takes the position of its former master.
         nodes: all nodes, including replicas.
         rank: a pair by which topologies are compared: the highest is preferred. Its items are
-            whether the node that answered can reach the majority of masters (``cluster_state``),
-            and the cluster's epoch that this node knows, a number that Redis Cluster raises with
-            each failover.
+            whether the node that answered says that the cluster serves (``cluster_state``; false
+            if the node cannot reach the majority of masters), and the cluster's epoch that this
+            node knows, a number that Redis Cluster raises with each failover.
         learnt: the time of the answer, in monotonic seconds.
     """
 
@@ -216,7 +216,8 @@ class ClusterClient(redis.Redis):
     @contextmanager
     def asked(self, address: Address) -> Iterator[redis.Redis]:
         """Context manager that gives its block redis-py's client of a node. If an error inside the
-        block shows that the node is away, the next command queries the topology.
+        block shows that the node is away or is no master, the next command queries the topology.
+        A connection error then names the node; an OSError becomes a ``redis.ConnectionError``.
         """
         nodes = self._nodes
         try:
@@ -286,7 +287,7 @@ class ClusterClient(redis.Redis):
     def scan_iter(
         self, match: Any = None, count: Any = None, _type: Any = None, **options: Any
     ) -> Iterator[Any]:
-        """Yield the keys of all masters that match the pattern ``match``; None matches all. The
+        """Yield the keys on all masters that match the pattern ``match``; None matches all. The
         other arguments are those of redis-py's method.
         """
         for address in self.masters():
@@ -296,10 +297,10 @@ class ClusterClient(redis.Redis):
 
     def _learn(self) -> Topology:
         """Ask the nodes for the topology, one after the other. Return the first topology whose node
-        can reach the majority of masters, and whose epoch is not lower than that of the known
-        topology. (A node that is cut off from the others returns an old topology.) If there is
-        none, return the best topology that was received. But return the known one if it is better
-        and at most half of the nodes have answered.
+        says that the cluster serves, and whose epoch is not lower than that of the known topology.
+        (A node that is cut off from the others returns an old topology.) If there is none, return
+        the best topology that was received. But return the known one if it is better and at most
+        half of the nodes have answered.
 
         Nodes that failed last time are asked last. A node that failed within :data:`_SILENT_S` is
         not asked if another node has answered.

@@ -70,7 +70,7 @@ def connect(
 
     Args:
         url: the URL.
-        socket_timeout: seconds without a reply after which a server counts as away.
+        socket_timeout: seconds without a reply after which a server is away; the URL may set it.
         client_name: a name for Redis's CLIENT LIST.
 
     Raises:
@@ -221,7 +221,7 @@ def is_cluster(url: str) -> bool:
 
 
 def check_single(url: str) -> None:
-    """Check that ``url`` can be the Redis of the scheduled jobs.
+    """Check that ``url``, for the Redis of the scheduled jobs, does not name a cluster.
 
     Raises:
         StreamMisconfigured: the URL names a Redis Cluster, which RQ cannot use.
@@ -267,7 +267,7 @@ def time_us(server: redis.Redis) -> int:
 
 def earliest_us(client: redis.Redis) -> int:
     """Return Redis's clock in Unix µs; on a cluster, the clock of the master that is most behind.
-    Any entry that is sent after this call, to any master, has a later time.
+    No entry that any master gets after this call has an earlier time in its stream id (in ms).
 
     Raises:
         StreamError: Redis did not answer, or refuses; on a cluster, one of the masters did not
@@ -278,7 +278,7 @@ def earliest_us(client: redis.Redis) -> int:
 
 def latest_us(client: redis.Redis) -> int:
     """Return Redis's clock in Unix µs; on a cluster, the clock of the master that is most ahead.
-    Any entry that was sent before this call, to any master, has an earlier time.
+    No entry that any master got before this call has a later time in its stream id.
 
     Raises:
         StreamError: see :func:`earliest_us`.

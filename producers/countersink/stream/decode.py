@@ -61,7 +61,7 @@ class Decoded:
     Attributes:
         id: the entry id for the guard row and the acknowledgement, 32 hex digits in lower case.
         at: the time of the first attempt to send, in Unix ms; the time in the stream id if the
-            entry does not have the field, or is bad as a whole.
+            entry lacks the field, its field ``v``, ``id`` or ``at`` is bad, or ``rows`` is missing.
         rows: the good rows.
         bad: the bad rows. If the entry is bad as a whole, one item for all of it; then there are no
             good rows.
@@ -321,7 +321,7 @@ def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
     and its ``rows`` field.
 
     Raises:
-        _Fault: a field is malformed or missing.
+        _Fault: a field but ``rows`` is malformed, the version is newer, or ``rows`` is missing.
     """
     _check_version(fields.get(b"v"))
     if b"id" in fields:

@@ -141,14 +141,14 @@ ROWS_PER_ENTRY: Final = 1000
 MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of a ``rows`` field."""
 MAX_ROW_BYTES: Final = 13_000
-"""Most bytes of one row that :func:`encode_rows` writes: eight values of 255 characters, each
-written in six bytes.
+"""Most bytes of one row without members that :func:`encode_rows` writes: eight values of 255
+characters, each character written in six bytes.
 """
 PAGE: Final = 100
 """Most entries of one page, the entries that a script returns at once."""
 PAGE_BYTES: Final = 1024 * 1024
 """Bytes after which a page ends, so that Redis works on it for a few ms only. The last entry of a
-page may go beyond this, by up to 4 MiB.
+page may go beyond this, by up to about 4 MiB.
 """
 
 MAX_MEMBERS_BYTES: Final = 44_000
@@ -190,8 +190,8 @@ class Sealed:
 
 
 def new_entry_id(now_ms: int) -> str:
-    """Return a new entry id: 48 bits of Unix ms, then 80 random bits, as in UUID version 7 (RFC
-    9562).
+    """Return a new entry id: 48 bits of Unix ms, then 80 random bits; like a UUID of version 7 (RFC
+    9562), but without the bits for the version.
 
     The time comes first so that guard rows are inserted in the order of their primary key. The
     operating system draws the random bits of each id: a generator in the process would repeat its
@@ -283,7 +283,7 @@ class Delivery:
 
 
 def deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
-    """Yield the entries in the reply of a script."""
+    """Yield the entries in a script's reply, in the form of ``fit()`` in ``scripts/entry.lua``."""
     for stream_id, flat, derived in entries:
         fields = tuple(zip(flat[::2], flat[1::2], strict=True))
         uncut_id = None if derived is None else derived.decode()

@@ -8,8 +8,8 @@
         └── StreamRefused     password or rights; in a cluster maybe at one node only
     Interrupted               a stop was requested before all entries were read
 
-Each exception of redis-py becomes one of these errors, with redis-py's exception as its
-``__cause__``. Only functions whose docstring names ``redis.RedisError`` raise redis-py's
+Each exception of redis-py, and each OSError, becomes a ``StreamError``, with the original exception
+as its ``__cause__``. Only functions whose docstring names ``redis.RedisError`` raise redis-py's
 exceptions; their callers translate these by :func:`countersink.stream.connection.mapped`.
 """
 
@@ -30,8 +30,8 @@ class StreamUnavailable(StreamError):
 
 
 class StreamMisconfigured(StreamError):
-    """Redis refuses until a person changes a setting. The message names the setting or quotes
-    Redis.
+    """Redis refuses, or its URL cannot be used, until a person changes a setting. The message names
+    the setting or quotes Redis.
     """
 
     advice = "check COUNTERSINK_REDIS_URL"
@@ -79,7 +79,7 @@ _TRANSIENT_PREFIXES = (
 
 
 def translate(error: Exception) -> StreamError:
-    """Return the error of the queue for redis-py's ``error``. The caller raises it ``from error``.
+    """Return the error of the queue for redis-py's ``error`` or an OSError; raise it ``from`` that.
 
     An error reply of unknown kind becomes ``StreamMisconfigured``. Any other unknown error becomes
     ``StreamUnavailable``, so that producers keep their rows and workers wait.

@@ -49,8 +49,8 @@ class Claimed:
 
     Attributes:
         deliveries: the entries, which are now pending with this consumer.
-        lost: stream ids that were pending although their entries had been trimmed from the stream.
-            Their counts are lost; the ids are not pending any more.
+        lost: stream ids that were pending although their entries had left the stream (XTRIM, XDEL).
+            Unless applied before, their counts are lost; the ids are not pending any more.
     """
 
     deliveries: list[Delivery]
@@ -62,7 +62,7 @@ class Group:
 
     Every method but :meth:`claim_dead` raises :class:`~countersink.stream.errors.StreamError` if
     Redis does not answer, or refuses. But if :meth:`read` or :meth:`claim` has some entries already
-    when a stream fails, it returns these instead.
+    when a stream fails, it returns these instead; entries of a wait may be left to :meth:`claim`.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -102,12 +102,12 @@ class Group:
             raise failed
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
-        """Return up to ``count`` new entries of each stream, and about ``max_bytes`` in all. Wait
-        up to ``block_ms`` for the first entry; 0 means not to wait.
+        """Return up to ``count`` new entries of each stream (one more after a wait), and about
+        ``max_bytes`` in all. Wait up to ``block_ms`` for the first entry; 0 means not to wait.
 
         If a group is missing, make it, and return an empty list. If it cannot be made, read its
         stream from the beginning without a group, and return these entries with those of the other
-        streams.
+        streams; if there are none, raise the error.
         """
         try:
             found = self._read(self.streams, count, self.max_bytes)
@@ -176,8 +176,8 @@ class Group:
         return found
 
     def _read_one(self, stream: str, count: int) -> list[Delivery]:
-        """Return new entries of one stream, or its first entries if it has no group. Without a
-        group several workers may read the same entries; guards let only one of them count an entry.
+        """Return new entries of one stream, its first entries if it has no group, none if its key
+        is no stream. Without a group several workers may read an entry; guards let one count it.
         """
         try:
             return self._read([stream], count, self.max_bytes)
@@ -198,8 +198,8 @@ class Group:
     def claim_dead(self, count: int) -> Claimed:
         """Take over entries that are pending with consumers whose processes are dead: up to
         ``count`` of each stream and consumer, about ``max_bytes`` in all. If Redis does not answer,
-        or refuses, return no entries. Must be called every :data:`CLAIM_DEAD_EVERY_S`, because only
-        several calls show whether a process is dead.
+        or refuses, return the entries taken over before, if any. Must be called every
+        :data:`CLAIM_DEAD_EVERY_S`, because only several calls show whether a process is dead.
 
         A live process renews the expiry of its hash each second, also while it waits for MySQL
         (:class:`~countersink.stream.progress.Heartbeat`). If a live process is taken for dead, both

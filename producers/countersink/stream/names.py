@@ -104,8 +104,8 @@ def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[
 
 def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
     """Return the salts of a counter, or an empty list if it has none. Wait up to ``SALT_SECONDS``
-    for a salt that is used at ``minute`` (a Unix minute, not in the future). If none comes, return
-    the salts that there are."""
+    for a salt that is used at ``minute`` (a Unix minute, not in the future) or later. If none
+    comes, return the salts that there are."""
     deadline = time.monotonic() + SALT_SECONDS
     while True:
         salts = salts_of(client, stream, [counter])[counter]
@@ -116,8 +116,8 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
 
 
 def remove_salts(client: redis.Redis, counter: str) -> None:
-    """Remove a counter's salts from each partition of :func:`used_partitions`. On a cluster, a
-    partition at or above the present number of partitions is skipped if its master does not answer.
+    """Remove a counter's salts from each partition of :func:`used_partitions`. On a cluster, if a
+    master does not answer, its partitions at or above the present number are skipped; others raise.
     """
     for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
@@ -150,7 +150,7 @@ def partitions(client: redis.Redis) -> int:
     other masters may serve.
 
     Raises:
-        StreamMisconfigured: the key does not hold a number from 1 to 1024.
+        StreamMisconfigured: the key does not hold a number from 1 to 1024, or Redis refuses.
         StreamUnavailable: Redis did not answer.
     """
     cluster = cluster_of(client)
@@ -328,9 +328,9 @@ class PartitionRoute:
         self._master = master_of(client, self.partition)
 
     def reach(self, client: redis.Redis, work: Callable[[], T]) -> T:
-        """Call ``work``, which uses the partition, and return its result. After an error choose a
-        partition on another master and call ``work`` again. If no master serves, raise the error
-        that :meth:`leave` returns."""
+        """Call ``work``, which uses the partition, and return its result. After a StreamError
+        choose a partition on another master and call ``work`` again. If no master serves, raise the
+        error that :meth:`leave` returns."""
         while True:
             try:
                 return work()
@@ -371,8 +371,8 @@ class PartitionRoute:
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
-        """Go back to the home partition if its master serves, and if :data:`RETURN_SECONDS` have
-        passed since the last try. Return True if :attr:`partition` has changed. If the master does
+        """Go back to the home partition if its master serves, and if it was left or last tried
+        :data:`RETURN_SECONDS` ago. Return True if :attr:`partition` has changed. If the master does
         not serve, return False and raise nothing."""
         now = time.monotonic()
         if now < self._home_at:

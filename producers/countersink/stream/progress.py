@@ -51,8 +51,8 @@ class Epoch:
         server: the replication id of the Redis server, which changes with each restart and
             failover.
         group: a random text, set when the consumer group was made; ``''`` if there is no group.
-        unaccounted: number of entries that were added and are neither present nor acknowledged;
-            below 0 if the stream was deleted; always 0 before Redis 7.0.
+        unaccounted: number of entries that were added and are neither present nor acknowledged; may
+            be below 0 after the stream was deleted; always 0 before Redis 7.0.
     """
 
     server: str
@@ -61,7 +61,7 @@ class Epoch:
 
     def end(self, now: "Epoch") -> str:
         """Return why this epoch of a stream ended, as a text for people. ``now`` is the stream's
-        present epoch.
+        present epoch, which must be another one.
         """
         if now.server != self.server:
             return "Redis was restarted, or another server took over"
@@ -80,7 +80,7 @@ class StreamState:
     Attributes:
         epoch: the stream's epoch.
         first: the stream id of the first entry, or None if the stream is empty.
-        last: the highest stream id that Redis has given to an entry of this stream.
+        last: the highest stream id that Redis has given to an entry of this stream, or ``0-0``.
     """
 
     epoch: Epoch
@@ -124,8 +124,8 @@ class QueueSample:
     that the stream was emptied, trimmed or replaced by an older stream in between.
 
     Attributes:
-        life: the random text that was set when the consumer group was made; ``''`` if there is no
-            group.
+        life: the random text that was set when the consumer group was made. It stays when the group
+            or the stream is deleted, until a group is made again. ``''`` if none was ever set.
         length: number of entries in the stream.
         added: number of entries that were ever added; 0 before Redis 7.0.
         entries: the oldest and the newest entry (or the only one), each as the id that Redis gave
@@ -144,8 +144,8 @@ class QueueSample:
 def samples(
     client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, QueueSample]:
-    """Return a sample of each stream, as a dict by the stream's key. The streams are those of all
-    partitions ever used (on a cluster, of those below the present number), and those in ``before``.
+    """Return a sample of each stream, as a dict by the stream's key. The streams are those of
+    :func:`used_partitions` (on a cluster, only those below the present number) and in ``before``.
     On a cluster, streams whose master does not answer, or refuses, are left out.
 
     Args:
@@ -199,9 +199,10 @@ def first_sent(
     page: int = PAGE,
     stop: Callable[[], bool] = lambda: False,
 ) -> int | None:
-    """Return the earliest time, in Unix ms, at which a producer first tried to send an entry that
-    is now in ``streams``; return None if all are empty. Pending entries are included, because an
-    entry stays in its stream until it is acknowledged.
+    """Return the earliest time, in Unix ms, at which an entry that is now in ``streams`` was first
+    sent (its field ``at``, or the time in its stream id if that is earlier); return None if all are
+    empty. Pending entries are included, because an entry stays in its stream until it is
+    acknowledged.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -316,7 +317,7 @@ class Heartbeat:
             thread.join()
 
     def withdraw(self) -> None:
-        """Remove the hash, because the process ends."""
+        """Remove the hash, because the process ends. If Redis does not serve, the hash expires."""
         with suppress(StreamError), mapped():  # else it expires
             self._client.delete(self._key)
 

@@ -52,8 +52,8 @@ class MasterConnection(SentinelManagedConnection):
         self, *args: Any, disconnect_on_error: bool | None = True, **options: Any
     ) -> Any:
         """Return the next reply. The arguments are those of redis-py's method. While no reply
-        comes, ask the sentinels every :data:`ASK_S` whether this server is still the master (never,
-        if the timeout is not longer than this).
+        comes, ask the sentinels every :data:`ASK_S` whether this server is still the master (never
+        if the connection has no timeout or none longer than this, or ``options`` has a timeout).
 
         Raises:
             redis.TimeoutError: no reply came within the connection's timeout, or another server
@@ -330,7 +330,7 @@ def watched(client: redis.Redis) -> Watched | None:
     without sentinels.
 
     Raises:
-        redis.RedisError: no sentinel answers, or no sentinel knows the master.
+        redis.RedisError: no sentinel answers, or none knows the master and says that it is up.
     """
     pool = client.connection_pool
     if not isinstance(pool, SentinelConnectionPool):

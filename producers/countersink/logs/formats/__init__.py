@@ -29,7 +29,7 @@ def line_reader(
     """Make the reader of lines in a format.
 
     Args:
-        input_format: a name from :data:`LOG_FORMATS`, or ``ndjson``.
+        input_format: a name from :data:`LOG_FORMATS`, ``ndjson``, or ``log-format``.
         keys: the rule that gives lines their keys, with conditions.
         json_lines: a function that makes the reader of lines that are JSON objects, from
             ``input_format`` and ``keys``.
@@ -39,8 +39,8 @@ def line_reader(
         time_zone: the IANA name of the zone of times that have none.
 
     Raises:
-        ValueError: the format lacks a requested field, needs a time zone, refuses the given one
-            because its times have a zone, or cannot be in an envelope.
+        ValueError: ``log_format`` is invalid; or the format lacks a requested field (not checked
+            for JSON and W3C), needs a time zone, refuses the given one, or allows no envelope.
     """
     reader: AccessLog | JsonLines | W3cLog
     if log_format or input_format == "log-format":

@@ -274,7 +274,7 @@ def _linewise(line: bytes) -> re.Pattern[bytes]:
 
 class Periods:
     """Finds the period of a block: a day, or else an hour. The first and the last line of the block
-    must lie in the period, and one bucket must hold all of it.
+    must lie in the period, one bucket must hold all of it, and all its minutes must be counted.
 
     Args:
         bucket: returns the label of the bucket that a Unix minute lies in.

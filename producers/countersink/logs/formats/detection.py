@@ -85,7 +85,7 @@ class Detected:
 
 
 def detect(lines: Sequence[bytes]) -> Detected | None:
-    """Return the format of lines; None if no line is in a known format.
+    """Return the format of the first :data:`MOST_LINES` lines; None if none is in a known format.
 
     Lines in no known format are ignored, because every log has some. If some lines are
     vhost_combined and others combined, the result is vhost_combined, which reads both.

@@ -7,7 +7,7 @@ of a lone surrogate (``\ud800``), numbers out of a float's range, and very deep 
 Paths are dotted (``a.b.0``) or JSON pointers (``/a/b/0``, https://www.rfc-editor.org/rfc/rfc6901).
 
 The name of a field is a path, and the field is the object's member at that path. If the member is
-missing, a field of the combined format is read from other members (``_GETTERS``).
+missing or null, a field of the combined format is read from other members (``_GETTERS``).
 
 ``ndjson``
     an object on every line: https://github.com/ndjson/ndjson-spec; also an array of such lines.
@@ -152,7 +152,7 @@ def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
 
 def json_getter(input_format: str, name: str) -> Get:
     """Return a function that reads the field ``name`` from a format's objects: the member at the
-    path ``name`` or, if that is missing, the member in which this format has the field.
+    path ``name`` or, if that is missing or null, the member in which this format has the field.
 
     Raises:
         ValueError: the name is no path.
@@ -220,8 +220,8 @@ def json_format_of(record: object) -> str | None:
 
 def _from_request(part: int) -> Get:
     """Return a function that reads the method (0), target (1) or version (2) in nginx's
-    ``$request``. The function returns None if the object has no text ``request``.
-    """
+    ``$request``. The function returns None if the object has no text ``request``, and raises
+    ``Malformed`` if this text is no request line."""
 
     def get(record: object) -> object:
         assert isinstance(record, dict)

@@ -12,7 +12,7 @@ Every format uses these names for its fields:
 ``ident``       the client's identity by RFC 1413
 ``user``        the authenticated user
 ``time``        the time as the line has it
-``request``     ``method target protocol``
+``request``     ``method target protocol``; each of the three is a field, too
 ``target``      the requested URL; ``path`` and ``query`` are its parts
 ``status``      the status of the response, three digits
 ``size``        bytes of the response
@@ -247,7 +247,7 @@ class Layout:
         return b"".join(self._piece(part, captured) for part in self.parts) + self.end
 
     def diagnosis(self, line: bytes) -> str:
-        """Return the reason why a line does not match: it names the first part that is missing."""
+        """Return why a line does not match: which part is missing first, or that more follows."""
         at, before = 0, "at the beginning"
         for part in self.parts:
             if isinstance(part, ValuePlace):
@@ -485,8 +485,8 @@ def _time(
     """Return the groups that hold the time, and the function that reads the Unix minute from them.
 
     Raises:
-        ValueError: the format has no time of day, or its time has a zone though ``time_zone`` is
-            given.
+        ValueError: the format has no time of day, its time has a zone though ``time_zone`` is
+            given, or :class:`~countersink.logs.times.Clock` refuses its pattern or the zone.
     """
     times = [(value, group) for value, group in values if value.time]
     for value, group in times:

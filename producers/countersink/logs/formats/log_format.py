@@ -1,5 +1,5 @@
 """``--log-format``: makes a ``LineFormat`` of Apache's directives (``%h %t``) or nginx's variables
-(``$remote_addr``), and refuses unknown ones.
+(``$remote_addr``), and refuses unknown directives. Any variable is accepted.
 
 https://httpd.apache.org/docs/2.4/mod/mod_log_config.html#formats and
 https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format

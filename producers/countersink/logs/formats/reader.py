@@ -268,7 +268,7 @@ class Keys:
         minutes: half-open range of Unix minutes; lines outside it are left out. None for no limits.
 
     Attributes:
-        leaves_out: whether some lines may be left out.
+        leaves_out: whether ``where``, ``exclude`` or ``minutes`` may leave lines out.
         counter_column, counter, minutes: the arguments of these names.
 
     Raises:

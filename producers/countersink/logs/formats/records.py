@@ -48,7 +48,7 @@ class RecordRule(Generic[R]):
         keys: the rule that gives records their keys, with conditions and excluded keys.
         field: takes the name of a field, and returns a function that reads its text from a record.
             That function raises ``Malformed`` where the field is missing.
-        optional: the same for fields of dimensions and conditions; a missing field reads as ''.
+        optional: the same for all fields but the key's; a missing field reads as ''.
         minute: reads the Unix minute from a record; raises ``Malformed``.
         amount: reads the amount from a record, a text or a number; with None, each record counts 1.
         amounts: parses what ``amount`` reads; None for an :class:`AmountFormat` without options.

@@ -2,7 +2,7 @@
 before each line, splits values at spaces or tabs, and refuses lines without a date or time.
 
 A directive is a line that says how the lines after it are read. IIS separates values by spaces;
-CloudFront separates them by tabs and URL-encodes them. Times are UTC by definition.
+CloudFront separates them by tabs and URL-encodes them. Times are UTC unless a time zone is given.
 https://www.w3.org/TR/WD-logfile.html,
 https://learn.microsoft.com/windows/win32/http/w3c-logging and
 https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs-reference.html
@@ -230,7 +230,7 @@ class W3cLog(LineReader):
 
         Returns:
             The reason why lines after the first directives cannot be read; '' where they can be, or
-            where there are no directives.
+            where there is no ``#Fields:``.
         """
         self.note_directives(1, head, head.rfind(b"\n") + 1)
         named = [each for each in self._directives if each.names]
