@@ -146,6 +146,11 @@ def test_one_of_n_stands_for_n_exactly(n: int) -> None:
         assert type(events_per_line(text)) is int
 
 
+def test_a_third_written_with_six_digits_is_one() -> None:
+    assert events_per_line("0.333333") == 3
+    assert events_per_line("0.33333") != 3
+
+
 @pytest.mark.parametrize("text", ["0", "0.0", "-0.1", "1.1", "2", "nan", "", "@", "1e-99999"])
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(MalformedMetric, match="sample rate"):

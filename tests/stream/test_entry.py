@@ -397,6 +397,7 @@ def test_a_member_without_utf_8_is_refused_and_not_shown() -> None:
 def test_salts_come_back_as_they_were_published() -> None:
     salts = [Salt(1, -(2**31), 10, bytes(16)), Salt(MAX_SALT_NUMBER, 10, None, bytes(range(16)))]
     assert decode_salts(encode_salts(salts)) == salts
+    assert decode_salts(b'[[1,Infinity,null,"00"]]') == []
     assert json.loads(encode_salts(salts))[0] == [1, -(2**31), 10, "00" * 16]
 
 

@@ -1,8 +1,7 @@
 """The ASGI application. It has all routes, opens and closes the objects that handlers share, checks
 each request and calls its handler, and answers OPTIONS (without CORS). It answers errors, too: with
 503 if MySQL or Redis is away or a read takes too long, with 500 if an exception is unexpected. See
-``read_pool.py`` for
-errors of reads."""
+``read_pool.py`` for errors of reads."""
 
 import asyncio
 import logging

@@ -137,5 +137,5 @@ def decode_salts(raw: bytes | None) -> list[Salt]:
             Salt(int(number), int(begins), ends and int(ends), bytes.fromhex(digits))
             for number, begins, ends, digits in rows
         ]
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return []

@@ -52,9 +52,9 @@ _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 UNIT: Final = 10**9
 """Billionths in 1."""
-SNAP: Final = 1e-6
-"""Largest relative distance at which the inverse of a rate is rounded to a whole number. It is the
-error of 1/3 if the rate is written with six digits; with more digits the error is smaller.
+SNAP: Final = 1.1e-6
+"""Largest relative distance at which the inverse of a rate is rounded to a whole number. It is a
+little more than the error of 1/3 written with six digits, 1.000001e-6.
 """
 _WHOLE: Final = re.compile("[+-]?[0-9]{1,30}")
 _NUMBER: Final = re.compile(
