@@ -341,9 +341,9 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             super().set_current_job_working_time(*args, **kwargs)
 
     def maintain_heartbeats(self, job: Any) -> None:
-        """Send the heartbeat of the RQ job, as RQ does. If Redis is away, the run goes on. If the
-        work horse still works ``silent_s`` seconds after another process could take over its run,
-        the work horse hangs: kill it.
+        """Send the heartbeat of the RQ job, as RQ does. If Redis is away, the run goes on. A run
+        may be taken over by another process if its own heartbeat in MySQL stays away. If the work
+        horse still works ``silent_s`` seconds after that time, it is taken to hang, and killed.
         """
         process = self._process
         if time.monotonic() > process.held_until.value + process.options.silent_s:

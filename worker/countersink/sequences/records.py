@@ -123,8 +123,9 @@ def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
     is the new last value.
 
     The statement changes nothing if the sequence has no value yet, if it has periods, if the sum
-    would be beyond its limits, or if ``asked`` is for several values without a step, and the
-    sequence's step is not 1. If the sequence does not exist, it is created without a value.
+    would be beyond its limits, or if ``asked`` is for a block of several values whose step it does
+    not name, and the sequence's own step is not 1. If the sequence does not exist, it is created
+    without a value.
 
     Args:
         table: name of the table ``sequence``, with or without its database.

@@ -184,9 +184,8 @@ def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """Return the result of :func:`count`, and the time (UTC) of the newest of these dead letters
-    and of all that were not stored for lack of room. The time is None if there are none.
-    """
+    """Return the result of :func:`count`. Return also the time (UTC) of the newest of these dead
+    letters, or of the newest one for which there was no room, if that is later; else None."""
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = _where(("created <= %s", up_to))
     rows = session.query(
