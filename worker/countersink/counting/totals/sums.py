@@ -321,8 +321,8 @@ def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, st
     Args:
         scope: the rows to read.
         group: SQL expression by which to group; an empty one for a single sum. With
-            :data:`BUCKETS`, rows have the bucket's label and, if several widths are possible, the
-            number of the widest width that has rows there.
+            :data:`BUCKETS`, rows have the bucket's label. If buckets of several widths may begin
+            at one time, these are summed up together, and the number of the widest is added.
         ordered: False to keep the server from returning rows in the order of an index. This is
             needed if it can choose between two indexes. It would choose the index that avoids
             sorting a few hundred sums, and read all rows (50 times as long on MariaDB 11, for 1,000
