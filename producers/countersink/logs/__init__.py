@@ -1,7 +1,7 @@
 """Access logs: the parser of their lines for ``countersink tail``.
 
-``formats/`` (readers of formats), ``template.py`` (keys, conditions), ``times.py`` and the errors
-serve backfill, too.
+Backfill uses the formats, ``template.py`` (keys, conditions), ``times.py``, ``file.py``,
+``line.py`` and the errors, too.
 """
 
 from countersink.logs.errors import Malformed

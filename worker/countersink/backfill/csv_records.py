@@ -55,8 +55,8 @@ class CsvRecords(LineReader):
         names: names of the columns; empty if the head has only blank lines and comments.
 
     Raises:
-        BackfillError: the first record is not a header; or the header lacks a column that the
-            recipe names, or has it twice.
+        BackfillError: the first record is no CSV, or is too long; or the header lacks a column
+            that the recipe names, or has it twice.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class CsvRecords(LineReader):
         record.
 
         Raises:
-            BackfillError: the first record is not a header.
+            BackfillError: the first record is no CSV, or is too long.
         """
         lines = head.removeprefix(BOM).split(b"\n")
         number = next(

@@ -1,7 +1,8 @@
 """``ReplicaPool``: sessions that read on replicas instead of on the writer, which is the server
 that takes writes. A replica is read only after it has applied everything that the writer has
 committed. This module sets how long a replica may take to catch up (``CATCH_UP_S``), and for how
-long no read uses a replica after a failure (``REST_S``). If no replica has caught up, reads run on
+long no read uses a replica after a failure (``REST_S``, up to ``LONGEST_REST_S`` for one that keeps
+silent). If no replica has caught up, reads run on
 the writer.
 """
 

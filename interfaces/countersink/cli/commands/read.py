@@ -311,8 +311,8 @@ the ``--by`` that shows these."""
 
 
 def _queue(client_name: str) -> Redis | None:
-    """Return a client of Redis, from which the freshness of totals comes. None if no Redis is
-    configured."""
+    """Return a client of Redis, which tells how fresh totals are and has the entries of
+    ``--include-pending``. None if no Redis is configured."""
     return settings.open_queue(client_name) if settings.option_value("redis_url") else None
 
 

@@ -50,8 +50,9 @@ def command() -> None:
     """Hand out numbers, each only once.
 
     The first `next` makes a sequence. Its name may be any text of up to 255 bytes; write -- before
-    a name or number that begins with a dash. No number is handed out twice, even if a process dies,
-    but numbers may be skipped.
+    a name or number that begins with a dash. No number is handed out twice, even if a process dies
+    (until you set, reset or delete the sequence, or its period or cycle ends), but some may be
+    skipped.
     """
 
 

@@ -1,5 +1,5 @@
-"""``countersink track`` and ``untrack``: their flags, tables and texts, and the SQL of
-``--dry-run``.
+"""``countersink track`` and ``untrack``: their flags, tables and texts, and the SQL that
+``track --dry-run`` prints.
 
 See ``row_counts/`` for the triggers and counts.
 """
@@ -40,7 +40,7 @@ from countersink.runtime.texts import plural
     help="Number of slots: about the number of writers at once.",
 )
 @settings.one_off(
-    "--dry-run", is_flag=True, help="Print the SQL that would run, and change nothing."
+    "--dry-run", is_flag=True, help="Print the SQL of the triggers, and change nothing."
 )
 @settings.one_off("--list", "listing", is_flag=True, help="List the tracked tables.")
 @settings.mysql_options("table", "json")
@@ -137,7 +137,7 @@ def _plan_document(plan: Plan) -> dict[str, object]:
 
 
 def _show_plan(plan: Plan) -> None:
-    """Print the plan of ``--dry-run`` as SQL. The clients mysql and mariadb can run it."""
+    """Print the SQL of the triggers in a plan, to be read: ``track`` does more than that."""
     click.echo(f"-- Triggers that count {_described(plan.definition)}.")
     click.echo("-- For reading: `countersink track` creates them, then counts the rows.")
     if plan.reads:

@@ -1,8 +1,8 @@
 """The endpoints ``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals``,
 and ``/v1/export/openmetrics``, which has totals of chosen counters for Prometheus.
 
-Options, rows and errors are those of ``countersink totals``. See ``counting/totals/query.py`` for
-names of columns, ``web/read_pool.py`` for statuses of errors.
+Rows and errors of totals are those of ``countersink totals``, and most options, too. See
+``counting/totals/query.py`` for names of columns, ``web/read_pool.py`` for statuses of errors.
 """
 
 from collections.abc import Mapping, Sequence

@@ -199,8 +199,8 @@ class SpoolThread(WorkThread):
                 sleep(0.001)
 
     def _store(self, upto: int) -> bool:
-        """Write up to 16 parcels of generations up to ``upto``. Return False if there were none,
-        True if there were some, even if writing failed.
+        """Write up to 16 parcels: those in the outbox, then rows of generations up to ``upto``.
+        Return False if there were none, True if there were some, even if the spool failed.
         """
         parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
         while len(parcels) < PARCELS_AT_A_TIME:
