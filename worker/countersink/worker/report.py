@@ -146,8 +146,8 @@ class BatchReport:
         self._before = (0, 0)
 
     def batch(self, applied: Applied, repeats: int, seconds: float) -> None:
-        """Count and log a batch that was applied in ``seconds`` and acknowledged. ``repeats``: number
-        of deliveries whose entry another delivery had already brought into the batch."""
+        """Count and log a batch that was applied in ``seconds`` and acknowledged. ``repeats``: how
+        many deliveries had an entry that another delivery had already brought into the batch."""
         figures = self._figures
         figures.entries += applied.applied
         figures.duplicates += applied.duplicates + repeats
