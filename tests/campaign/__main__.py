@@ -24,7 +24,7 @@ from countersink.stream.connection import connect as connect_redis
 from tests.campaign import bulk, report, results
 from tests.campaign.everything import Everything
 from tests.campaign.results import PLACES, Place, Round
-from tests.campaign.strikes import plan
+from tests.campaign.strikes import plan, storm
 from tests.soak import __main__ as soak
 from tests.soak import clusters
 from tests.soak.rounds import Outcome, durable_servers
@@ -33,6 +33,8 @@ from tests.support.trees import why_missing
 from tests.support.valkey import valkey_server
 
 KINDS: Final[dict[str, Kind]] = {"mariadb": "mariadb", "mysql": "mysql"}
+CLUSTER_FAULTS: Final = 10
+"""Of a round of an act on a cluster, whose servers take long to start."""
 SAID: Final = 300
 """Characters of a difference in the results."""
 
@@ -142,7 +144,7 @@ def _outcome(place: Place, seed: int, directory: Path, versions: list[str]) -> O
             versions += _versions(url, ground.redis_url)
             played = directory / "round"
             played.mkdir()
-            return clusters.play(ground, seed, played)
+            return clusters.play(ground, seed, played, CLUSTER_FAULTS)
     with durable_servers(directory, KINDS[place.server]) as (redis_server, mysql_server):
         versions += _versions(mysql_server.url, redis_server.url)
         played = directory / "round"
@@ -152,7 +154,7 @@ def _outcome(place: Place, seed: int, directory: Path, versions: list[str]) -> O
         if place.act == "bulk":
             return bulk.play(redis_server, mysql_server, seed, played)
         with Everything(redis_server, mysql_server, seed, played) as everything:
-            return everything.play(plan(seed))
+            return everything.play(storm(seed) if place.act == "storm" else plan(seed))
 
 
 def _versions(mysql_url: str, redis_url: str) -> Sequence[str]:

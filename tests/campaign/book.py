@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -139,8 +139,8 @@ class Book:
                 "SELECT counter, DATE_FORMAT(bucket, '%Y-%m-%d %H'), counter_key, SUM(amount)"
                 " FROM counter_slot GROUP BY 1, 2, 3"
             )
-            kept = {bytes(key) for counter, _, key, _ in rows if counter in ("capped", b"capped")}
-        assert len(kept) <= CAP + 1, f"{len(kept)} keys of a counter with at most {CAP}"
+        kept = most_keys(rows)
+        assert kept <= CAP + 1, f"{kept} keys of a day of a counter with at most {CAP}"
         for counter, time, key, amount in rows:
             name = counter.decode() if isinstance(counter, bytes) else counter
             if name in grains and amount:
@@ -151,6 +151,15 @@ class Book:
                 cell = f"views by {','.join(names)}", "", tuple(row[name] for name in names)
                 found[cell] += row["total"]
         return found
+
+
+def most_keys(rows: Iterable[Sequence[Any]]) -> int:
+    """How many keys the fullest day of ``capped`` has. There may be others beside today: until
+    Redis has answered an application for the first time, its own clock says what is now.
+    """
+    capped = [row for row in rows if row[0] in ("capped", b"capped")]
+    days = Counter(day for day, _ in {(time[:10], bytes(key)) for _, time, key, _ in capped})
+    return max(days.values(), default=0)
 
 
 def _totals(mysql_url: str, *words: str) -> list[dict[str, Any]]:

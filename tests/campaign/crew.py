@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,12 +16,15 @@ from typing import Any, Final
 
 from tests.campaign.app import DROPPED, RETURNED, SLOWEST_NS, STORED, Progress
 from tests.campaign.book import Book, event
+from tests.support import takers
 from tests.support.forked import ForkedChildren
 from tests.support.processes import COUNTERSINK, PROJECT, Child, Children
+from tests.support.waiting import eventually
 
 MOVED: Final = PROJECT / "scripts" / "moved.sh"
 TOLD: Final = ("app 1", "app 2", "named app", "shop")
 """Processes that end in good order when they are told a line."""
+ENDED_S: Final = 60.0
 
 Command = Callable[[], Sequence[str]]
 """Makes the arguments of a process that is about to start."""
@@ -106,7 +110,10 @@ class Crew:
         self.environment = environment
         self._ended = ended
         self.now: dict[str, Child] = {}
-        self.lives: dict[str, list[Child]] = {name: [] for name in commands}
+        self.ending: dict[str, int] = {}
+        """Those that were sent SIGTERM, and how far the clock of their next life is moved."""
+        self.said: defaultdict[str, list[str]] = defaultdict(list)
+        """The whole lines of past lives."""
         self.lock = threading.Lock()
         """Held while a process is signalled, and while one is sent what it cannot acknowledge."""
         self.command: Child | None = None
@@ -131,39 +138,59 @@ class Crew:
             arguments, environment=self.environment, name=name, lines_in=name in TOLD
         )
         self.now[name] = child
-        self.lives[name].append(child)
 
     def revive(self) -> None:
-        """Start again those that have ended by themselves, as an init system does."""
+        """Start again those that have ended, as an init system does."""
         for name, child in list(self.now.items()):
             if not child.running:
-                status = child.wait()
-                print(f"{name} ended by itself with {status}", flush=True)
-                _check_output(child)
-                self._ended(name, "killed", status)
-                self.start(name)
+                clock_s = self.ending.get(name, 0)
+                self._over(name)
+                self.start(name, clock_s)
 
     def kill(self, name: str) -> None:
         """SIGKILL, and start it again."""
         with self.lock:
             self.now[name].kill()
-        self._ended(name, "killed", -signal.SIGKILL)
-        self.start(name)
+        self.revive()
 
     def terminate(self, name: str, clock_s: int = 0) -> None:
-        """SIGTERM, and start it again when it has ended."""
-        self.stop(name)
-        self.start(name, clock_s)
+        """SIGTERM; it is started again once it has ended, and the next fault may come before."""
+        self.settle(name)
+        with self.lock:
+            self.ending[name] = clock_s
+            self.now[name].terminate()
+
+    def settle(self, *names: str) -> None:
+        """Wait until these have ended that were sent SIGTERM, or all, and start them again."""
+
+        def settled() -> bool:
+            self.revive()
+            return not self.ending.keys() & (names or self.ending.keys())
+
+        eventually(settled, ENDED_S, message=lambda: f"{[*self.ending]} do not end")
 
     def stop(self, name: str) -> int:
         """SIGTERM; its exit status."""
         with self.lock:
+            self.ending[name] = 0
             self.now[name].terminate()
-        status = self.now[name].wait()
-        _check_output(self.now[name])
-        if status == -signal.SIGTERM and name not in TOLD and not self.now[name].output():
+        self.now[name].wait()
+        status = self._over(name)
+        del self.now[name]
+        return status
+
+    def _over(self, name: str) -> int:
+        """Enter how it has ended; its exit status."""
+        child, told = self.now[name], name in self.ending
+        status = child.wait()
+        if not told and status != -signal.SIGKILL:
+            print(f"{name} ended by itself with {status}", flush=True)
+        _check_output(child)
+        if status == -signal.SIGTERM and name not in TOLD and not child.output():
             status = 0  # it had not begun: nothing was sent to it
-        self._ended(name, "terminated", status)
+        how = "terminated" if told and status != -signal.SIGKILL else "killed"
+        self._ended(name, how, status)
+        self._forget(name)
         return status
 
     def end(self, name: str) -> None:
@@ -173,7 +200,15 @@ class Crew:
         status = self.now[name].wait(120.0)
         assert status == 0, f"{name} ended with {status}: {self.now[name].output()[-3000:]}"
         self._ended(name, "told", status)
+        self._forget(name)
         del self.now[name]
+
+    def _forget(self, name: str) -> None:
+        """Close its files: they are many in a storm."""
+        self.ending.pop(name, None)
+        self.said[name] += takers.lines(self.now[name])
+        for children in (self.children, self._moved):
+            children.forget(self.now[name])
 
 
 def _check_output(child: Child) -> None:

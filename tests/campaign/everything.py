@@ -23,7 +23,6 @@ from tests.campaign.crew import App, Crew, countersink, seller
 from tests.campaign.sources import MAP, AccessLog, Files, Packets, Posts
 from tests.campaign.strikes import Blow, Strikes, small_disk
 from tests.soak.rounds import Outcome
-from tests.support import takers
 from tests.support.entries import again_and_again
 from tests.support.oracle import Oracle
 from tests.support.ports import Ports
@@ -34,6 +33,8 @@ from tests.support.traffic import STREAM, backlog
 from tests.support.waiting import eventually
 
 RECOVERED_S: Final = 120.0
+STRUCK_S: Final = 600.0
+"""After so long no further fault begins."""
 MEMORY_BYTES: Final = 1 << 20
 """Bytes that the application with little memory may keep there."""
 SETTINGS: Final = {
@@ -156,12 +157,12 @@ class Everything:
         with again_and_again(*self._steps) as going:
             self._get_on(going)
             self._since, self.idle_s = time.monotonic(), 0.0
+            until = self._since + STRUCK_S
             for blow in blows:
-                print(f"{blow.victim} {blow.deed}", *blow.beside or (), flush=True)
+                print(blow, flush=True)
                 self._strikes.befall(blow)
-                if blow.settles:
-                    self._get_on(going)
-                if not going():
+                self._get_on(going, wholly=blow.settles)
+                if not going() or time.monotonic() > until:
                     break  # a sender has failed: it is raised below
             self._get_on(going)
         self._finish()
@@ -210,14 +211,14 @@ class Everything:
         if found > self._known:
             self._known, self._since = found, now
 
-    def _get_on(self, going: Callable[[], bool]) -> None:
-        """Until entries are applied and requests answered again."""
+    def _get_on(self, going: Callable[[], bool], *, wholly: bool = True) -> None:
+        """Until an entry is applied, or wholly: until entries are and requests answered again."""
         requests_then, known = self.book.events["requests"], self._known
 
         def on() -> bool:
             self.crew.revive()
-            got_on = self._known > known + 5 and self.book.events["requests"] > requests_then
-            return got_on or not going()
+            answered = self.book.events["requests"] > requests_then or not wholly
+            return (self._known > known + 5 * wholly and answered) or not going()
 
         eventually(on, RECOVERED_S, message=self._said)
 
@@ -230,17 +231,17 @@ class Everything:
 
     def _finish(self) -> None:
         """All that was sent is applied, and every process has ended in good order."""
-        self.crew.revive()
+        self.crew.settle()
         for name in (*APPS, "shop"):
             self.crew.end(name)
         for name in ("web", "statsd", "tail", "scheduler", *JOBS):
-            assert self.crew.stop(name) == 0, f"{name}: {self.crew.now[name].output()[-3000:]}"
+            assert self.crew.stop(name) == 0, f"{name}: {self.crew.said[name][-40:]}"
         for words in (self._tail, ("spool", "replay", str(self._spool))):
             command = self.crew.children.countersink(*words, environment=self.crew.environment)
             assert command.wait() == 0, command.output()
         eventually(lambda: backlog(self._client) == 0, RECOVERED_S, message=self._said)
         for name in WORKERS:
-            assert self.crew.stop(name) == 0, self._said()
+            assert self.crew.stop(name) == 0, f"{name}: {self.crew.said[name][-40:]}"
 
     def _check(self) -> None:
         """The tables are what the book says."""
@@ -261,7 +262,7 @@ class Everything:
             ((self.book.events["scheduled jobs"],),) = oracle.rows(
                 "SELECT COUNT(*) FROM job_run WHERE state = 'done'"
             )
-        said = [line.split() for life in self.crew.lives["shop"] for line in takers.lines(life)]
+        said = [line.split() for line in self.crew.said["shop"]]
         committed = {int(number) for what, number in said if what == "sold"}
         taken = [int(number) for what, number in said if what == "number"]
         self.book.events["transactions"] = len(sales)

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from tests.campaign.results import PLACES, Round
+from tests.campaign.strikes import DEEDS
 from tests.support.processes import PROJECT
 
 PATH: Final = PROJECT / "docs" / "reliability.md"
@@ -19,6 +21,8 @@ FINDINGS: Final = (
 )
 """Faults of the product: what was wrong, act and seed that found it, version that mends it."""
 ACTS: Final = tuple(dict.fromkeys(place.act for place in PLACES))
+ALIKE: Final = (("everything", "storm"), *((act,) for act in ACTS[2:]))
+"""Acts by the kinds of their faults."""
 MEASURED: Final = ("lost", "silence", "call")
 
 
@@ -38,7 +42,7 @@ def text(rounds: Sequence[Round]) -> str:
             ("servers", "rounds", "faults", "events", "differences"),
             (_servers(versions, rounds) for versions in sorted({_named(each) for each in rounds})),
         ),
-        kinds=_table(("act", "faults"), ((f"`{act}`", _kinds(act, rounds)) for act in ACTS)),
+        kinds=_table(("act", "faults"), (_kinds(acts, rounds) for acts in ALIKE)),
         findings=_table(("fault", "found by", "mended in"), FINDINGS),
     )
 
@@ -69,10 +73,21 @@ def _named(played: Round) -> str:
     return ", ".join(played.versions)
 
 
-def _kinds(act: str, rounds: Sequence[Round]) -> str:
-    """The faults of an act, by kind."""
-    found = _sum(each.faults for each in rounds if each.act == act)
-    return ", ".join(f"{kind} ({times:,})" for kind, times in sorted(found.items()))
+def _kinds(acts: Sequence[str], rounds: Sequence[Round]) -> tuple[str, str]:
+    """The faults of acts that have the same ones, by kind."""
+    found = _sum(each.faults for each in rounds if each.act in acts)
+    named = {
+        kind: kind.removeprefix(struck) if place else kind
+        for struck, alike in groupby(sorted(found), _struck)
+        for place, kind in enumerate(alike)
+    }
+    kinds = ", ".join(f"{name} ({found[kind]:,})" for kind, name in named.items())
+    return ", ".join(f"`{act}`" for act in acts), kinds
+
+
+def _struck(kind: str) -> str:
+    """What was struck, with a space after it; the kind itself if that does not say it."""
+    return next((kind.removesuffix(deed) for deed in DEEDS if kind.endswith(f" {deed}")), kind)
 
 
 def _figures(own: Sequence[Round]) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ class Place:
 PLACES: Final = (
     *(
         Place(act, server, redis)
-        for act in ("everything", "soak", "bulk")
+        for act in ("everything", "storm", "soak", "bulk")
         for server in ("mariadb", "mysql")
         for redis in ("redis", "valkey")
     ),

@@ -24,6 +24,7 @@ LINES: Final = 2
 DONE_S: Final = 120.0
 STOPPED: Final = (1, 143, -9, -15)
 """Statuses of a command that did not come to its end: a server was away, or it was ended."""
+COLUMNS: Final = ("--key-column", "key", "--time-column", "time", "--format", "json")
 DAYS: Final = ("2026-11-20", "2026-11-21", "2026-11-22")
 MAP: Final = '[[rule]]\nmatch = "s.*"\ncounter = "packets"\nkey = "$1"\n'
 FIGURES: Final = re.compile(r"countersink_producer_increments_(\w+)_total (\d+)")
@@ -85,7 +86,8 @@ class Packets:
         number = next(self._numbers)
         lines = [f"s.hot{number % 3}:1|c", f"s.{number}:1|c"] * (BATCH // 2)
         with self._crew.lock:
-            if self._crew.now["statsd"] is not listener or not listener.running:
+            now, ending = self._crew.now["statsd"], "statsd" in self._crew.ending
+            if now is not listener or ending or not listener.running:
                 return
             self._socket.send("\n".join(lines).encode())
 
@@ -160,16 +162,14 @@ class Files:
     def step(self) -> None:
         """Backfill a file; undo every other one."""
         number = next(self._numbers)
+        path = self.write(number)
         undone = number % 2 == 1
-        path = self._directory / f"{number}.csv"
-        rows = [f"{DAYS[n % 3]}T10:00:00Z,{number} {n % 20}\n" for n in range(self._lines)]
-        path.write_text("time,key\n" + "".join(rows))
-        words = ("backfill", str(path), "--counter", "undone" if undone else "filed")
-        columns = ("--key-column", "key", "--time-column", "time", "--format", "json")
-        said = self._until_done(*words, *columns)
+        words = ("backfill", str(path), "--counter", "undone" if undone else "filed", *COLUMNS)
+        while self._said(*words) is None:
+            time.sleep(0.2)
         if undone:
-            run = json.loads(said[said.index("{") :])["run"]
-            self._until_done("backfills", "undo", str(run))
+            while runs := self._left(str(path)):
+                self._said("backfills", "undo", *runs)
         else:
             for n in range(self._lines):
                 self._book.enter("filed", DAYS[n % 3], f"{number} {n % 20}", 1, counted=True)
@@ -177,12 +177,27 @@ class Files:
         path.unlink()
         time.sleep(0.5)
 
-    def _until_done(self, *words: str) -> str:
-        while True:
-            child = self._crew.children.countersink(*words, environment=self._crew.environment)
-            self._crew.command = child
-            status = child.wait(DONE_S)
-            if status == 0:
-                return child.output()
-            assert status in STOPPED, f"{status}: {child.output()}"
+    def write(self, number: int) -> Path:
+        """The file with this number."""
+        path = self._directory / f"{number}.csv"
+        rows = [f"{DAYS[n % 3]}T10:00:00Z,{number} {n % 20}\n" for n in range(self._lines)]
+        path.write_text("time,key\n" + "".join(rows))
+        return path
+
+    def _left(self, path: str) -> list[str]:
+        """Runs of a file that are not undone: each command that was ended may have counted it."""
+        while (said := self._said("backfills", "list", "--format", "json")) is None:
             time.sleep(0.2)
+        runs = json.loads(said[said.index("{") :])["runs"]
+        return [
+            str(run["run"]) for run in runs if run["sources"] == [path] and run["state"] != "undone"
+        ]
+
+    def _said(self, *words: str) -> str | None:
+        """The output of a command; None if it did not come to its end."""
+        child = self._crew.children.countersink(*words, environment=self._crew.environment)
+        self._crew.command = child
+        status, said = child.wait(DONE_S), child.output()
+        self._crew.children.forget(child)
+        assert status in (0, *STOPPED), f"{status}: {said}"
+        return None if status else said

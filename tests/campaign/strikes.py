@@ -1,4 +1,4 @@
-"""Faults of a round of `everything`: drawn from a seed, and done to processes and servers."""
+"""Faults of `everything` and `storm`: drawn from a seed, and done to processes and servers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,33 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import redis
 
 from tests.campaign.crew import Crew
-from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
 from tests.support.proxies.tcp import Proxy
 from tests.support.servers import FragileServer
 
 FAULTS: Final = 16
-"""Of a round."""
+"""Of a round of `everything`, and some beside them."""
 LASTS_S: Final = (0.2, 5.0)
+STORM: Final = 240
+"""Faults of a round of `storm`, at least."""
+SHORT_S: Final = (0.05, 0.8)
+LONG_S: Final = (2.1, 3.5)
+"""So long lasts one in ten of a storm, and a worker is always stopped: another one takes its
+entries after 2 s."""
+DEPTH: Final = 3
+"""Faults at once."""
+BESIDE: Final = 6
+"""Most of them, one after the other, while one lasts."""
 LATE_S: Final = 0.05
+REVIVED_S: Final = 0.02
+"""After so long a process that has ended is started again."""
 ONE_IN: Final = 10
 """Answers that are lost, while some are."""
 CLOCKS_S: Final = (-36_000, -3_600, -60, 60, 3_600, 36_000)
@@ -37,6 +48,8 @@ VICTIMS: Final = (
     *("statsd", "tail", "app 1", "app 2", "named app", "shop", "command"),
 )
 DEEDS: Final = ("killed", "terminated", "stopped", "with another clock")
+OFTEN: Final = (6, 6, 3, 1)
+"""How often each in a storm: a clock is moved in a second, and the others in a moment."""
 SERVER_FAULTS: Final = (
     *("MySQL killed", "MySQL frozen", "MySQL connections cut", "MySQL answers lost"),
     *("MySQL answers late", "Redis killed", "Redis frozen", "Redis connections cut"),
@@ -52,18 +65,36 @@ class Blow:
     Attributes:
         victim: the process, or "".
         deed: what is done to it, or what befalls a server.
-        beside: what is done to a process while the fault of a server lasts, with its victim.
-        lasts_s: how long it lasts.
+        beside: what else befalls while it lasts, one after the other.
+        lasts_s: how long it lasts, if that takes no longer.
         clock_s: how far a clock is moved.
-        settles: whether the next one waits until counting goes on.
+        settles: whether the next one waits until all goes on, and not only until an entry is
+            applied.
     """
 
     victim: str
     deed: str
-    beside: tuple[str, str] | None
+    beside: tuple[Blow, ...]
     lasts_s: float
     clock_s: int
     settles: bool
+
+    @property
+    def faults(self) -> int:
+        """How many it is, with those beside it."""
+        return 1 + sum(each.faults for each in self.beside)
+
+    @property
+    def struck(self) -> str:
+        """What no fault beside it may strike: two of one kind would not be two."""
+        if self.victim:
+            return self.victim
+        server, _, what = self.deed.partition(" ")
+        return f"{server} answers" if what.startswith("answers") else server
+
+    def __str__(self) -> str:
+        beside = f" ({', '.join(map(str, self.beside))})" if self.beside else ""
+        return f"{self.victim} {self.deed}".strip() + beside
 
 
 def plan(seed: int, faults: int = FAULTS) -> list[Blow]:
@@ -73,16 +104,39 @@ def plan(seed: int, faults: int = FAULTS) -> list[Blow]:
         strikes = [(draw.choice(VICTIMS), draw.choice(deeds)) for deeds in (DEEDS, DEEDS[:2])]
         server, beside = draw.random() < 0.5, draw.random() < 0.4
         fault = draw.choice(SERVER_FAULTS)
-        found.append(
-            Blow(
-                *(("", fault) if server else strikes[0]),
-                strikes[1] if server and beside and "disk" not in fault else None,
-                draw.uniform(*LASTS_S),
-                draw.choice(CLOCKS_S),
-                draw.random() < 0.5,
-            )
-        )
+        drawn = draw.uniform(*LASTS_S), draw.choice(CLOCKS_S)
+        struck = ("", fault) if server else strikes[0]
+        besides: tuple[Blow, ...] = ()
+        if server and beside and "disk" not in fault:
+            besides = (Blow(*strikes[1], (), *drawn, settles=False),)
+        found.append(Blow(*struck, besides, *drawn, settles=draw.random() < 0.5))
     return found
+
+
+def storm(seed: int, faults: int = STORM) -> list[Blow]:
+    """The faults of the round of `storm` with this seed: the cheap ones often."""
+    draw, found = random.Random(seed), list[Blow]()
+    while sum(blow.faults for blow in found) < faults:
+        found.append(_drawn(draw, ()))
+    return found
+
+
+def _drawn(draw: random.Random, during: tuple[str, ...]) -> Blow:
+    """A fault while these are struck."""
+    while True:
+        server, long = draw.random() < 0.35, draw.random() < 0.1
+        victim = "" if server else draw.choice(VICTIMS)
+        deed = draw.choice(SERVER_FAULTS) if server else draw.choices(DEEDS, OFTEN)[0]
+        long |= victim.startswith("worker") and deed == "stopped"
+        lasts_s, clock_s = draw.uniform(*(LONG_S if long else SHORT_S)), draw.choice(CLOCKS_S)
+        blow = Blow(victim, deed, (), lasts_s, clock_s, draw.random() < 0.1)
+        disk = "disk" in deed
+        if blow.struck in during or (during and disk):
+            continue
+        if disk or not (server or deed == "stopped") or len(during) + 1 == DEPTH:
+            return blow
+        times, struck = draw.randrange(BESIDE + 1), (*during, blow.struck)
+        return replace(blow, beside=tuple(_drawn(draw, struck) for _ in range(times)))
 
 
 class Strikes:
@@ -107,42 +161,66 @@ class Strikes:
 
     def befall(self, blow: Blow) -> None:
         """Do it, and return when it is over."""
-        if blow.victim:
-            self._strike(blow.victim, blow.deed, blow)
+        self._crew.revive()
+        if blow.victim and blow.deed != "stopped":
+            self._end(blow)
             return
-        if blow.deed.startswith("disk") and not os.path.ismount(self._disk):
-            return
-        with self._lasting(blow.deed):
-            self.done[blow.deed] += 1
-            if blow.beside:
-                self._strike(*blow.beside, blow)
-            _wait(blow)
-
-    def _strike(self, victim: str, deed: str, blow: Blow) -> None:
-        if victim == "command":
-            if self._crew.command is None or deed == "with another clock":
+        if "disk" in blow.deed:
+            if not os.path.ismount(self._disk):
                 return
-            child = self._crew.command
-            if deed == "stopped":
-                _stopped(child, blow)
-            else:
-                (child.kill if deed == "killed" else child.terminate)()
-        elif deed == "stopped":
-            _stopped(self._crew.now[victim], blow)
-        elif deed == "killed":
-            self._crew.kill(victim)
-        elif deed == "terminated":
-            self._crew.terminate(victim)
-        elif shutil.which("gcc"):
-            self._crew.terminate(victim, blow.clock_s)
-        else:
+            self._crew.settle()  # what ends now needs a place for what is not stored
+        with self._stopped(blow) if blow.victim else self._lasting(blow):
+            for each in blow.beside:
+                self._wait(blow)
+                self.befall(each)
+            self._wait(blow)
+
+    def _end(self, blow: Blow) -> None:
+        """End a process by a signal."""
+        clock_s = blow.clock_s if blow.deed == "with another clock" else 0
+        if clock_s and (blow.victim == "command" or not shutil.which("gcc")):
             return
-        self.done[f"{re.sub(' [0-9]', '', victim)} {deed}"] += 1
+        if blow.victim == "command":
+            if (child := self._crew.command) is None or not child.running:
+                return
+            (child.kill if blow.deed == "killed" else child.terminate)()
+        elif blow.deed == "killed":
+            self._crew.kill(blow.victim)
+        else:
+            self._crew.terminate(blow.victim, clock_s)
+        self._count(blow)
+
+    def _count(self, blow: Blow) -> None:
+        self.done[f"{re.sub(' [0-9]', '', blow.victim)} {blow.deed}".strip()] += 1
+
+    def _wait(self, blow: Blow) -> None:
+        """A part of the time that it lasts."""
+        over = time.monotonic() + blow.lasts_s / (len(blow.beside) + 1)
+        while (left := over - time.monotonic()) > 0:
+            threading.Event().wait(min(left, REVIVED_S))
+            self._crew.revive()
 
     @contextmanager
-    def _lasting(self, fault: str) -> Iterator[None]:
+    def _stopped(self, blow: Blow) -> Iterator[None]:
+        """A process that does nothing meanwhile."""
+        crew = self._crew
+        child = crew.command if blow.victim == "command" else crew.now[blow.victim]
+        if child is None or not child.running:
+            yield
+            return
+        self._count(blow)
+        child.stop()
+        try:
+            yield
+        finally:
+            child.go_on()
+
+    @contextmanager
+    def _lasting(self, blow: Blow) -> Iterator[None]:
         """A fault of a server, which is over afterwards."""
-        server, _, what = fault.partition(" ")
+        server, _, what = blow.deed.partition(" ")
+        if not what.startswith("answers"):
+            self._count(blow)
         if what == "killed":
             self._servers[server].kill()
             yield
@@ -166,6 +244,8 @@ class Strikes:
             )
             yield
             proxy.forget(rule)
+            if rule.acted:
+                self._count(blow)
         elif what == "memory full":
             self._client.config_set("maxmemory", 1)
             yield
@@ -190,16 +270,6 @@ class Strikes:
         finally:
             filler.unlink()
             self._proxies["Redis"].refusing = False
-
-
-def _wait(blow: Blow) -> None:
-    threading.Event().wait(blow.lasts_s)
-
-
-def _stopped(child: Child, blow: Blow) -> None:
-    child.stop()
-    _wait(blow)
-    child.go_on()
 
 
 @contextmanager

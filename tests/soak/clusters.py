@@ -40,7 +40,7 @@ def why_missing(act: str) -> str | None:
     return None
 
 
-def play(ground: Ground, seed: int, directory: Path) -> Outcome:
+def play(ground: Ground, seed: int, directory: Path, faults: int = FAULTS_PER_ROUND) -> Outcome:
     """A round; what came of it."""
     draw, names = random.Random(seed), list[str]()
 
@@ -49,7 +49,7 @@ def play(ground: Ground, seed: int, directory: Path) -> Outcome:
 
     with Children() as children, ground.load(children, ground.fresh(), directory) as load:
         known = ground.faults()
-        for _ in range(FAULTS_PER_ROUND):
+        for _ in range(faults):
             names.append(draw.choice(sorted(known)))
             print(names[-1], flush=True)
             known[names[-1]](draw, wait)
