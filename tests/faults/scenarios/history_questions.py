@@ -313,7 +313,7 @@ def _would_divide(book: Book, question: Question, zone: str) -> bool:
     if unit in ("hour", "minute") and is_wider(width, unit):
         # Zeros of what is not counted would be no answer: single ones have to be there.
         return last >= book.told_before(unit) or not _has_narrow(book, question, zone, unit)
-    if last < book.told_before(unit):
+    if last < book.told_before("day" if unit == "week" else unit):
         return False
     if unit in ("hour", "minute"):
         odd = (offset_of(zone, first), offset_of(zone, last), *clock_changes(zone, first, last))
