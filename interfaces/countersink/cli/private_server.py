@@ -153,7 +153,7 @@ class Restartable(ABC):
         return self._process is not None and self._process.alive()
 
     def how_it_ended(self) -> str:
-        """Return how the process that this object started last ended, as text; "was stopped" after
+        """Return how the newest process of this object has ended, as text; "was stopped" after
         `stop`, or if nothing was started."""
         return self._process.how_it_ended() if self._process is not None else "was stopped"
 

@@ -202,7 +202,8 @@ def sort_values(snapshot: Snapshot, by: str, change: int = CHANGES[0]) -> SortVa
 def _page_by_name(snapshot: Snapshot, query: OverviewQuery) -> tuple[list[str], int | None]:
     """Return the counters after ``query.after``, sorted by name, and the number of counters on all
     pages. If another page follows, the list has more than ``query.limit`` counters, and the caller
-    cuts it. The number is None if there are more counters than one query returns."""
+    cuts it. The number is None if there are too many counters to read all names in
+    one SQL query."""
     if query.after and not is_name(query.after):
         raise ValueError("`after` must be a counter's name: `next` of the previous page")
     session, pending = snapshot.session, snapshot.pending.cells

@@ -100,7 +100,7 @@ class RowBuffer:
 
     def fuller_than(self, part: float, unfolded: int) -> bool:
         """Return whether more than the fraction ``part`` of the bytes or of the rows that memory
-        may hold is in use. For the bytes, each of the ``unfolded`` events counts as a row."""
+        may hold is in use. ``unfolded`` events take as many bytes as so many rows."""
         memory = self.held_bytes + unfolded * ROW_BYTES
         return memory > part * self._max_bytes or self.held > part * self._limit
 

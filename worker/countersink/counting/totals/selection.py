@@ -166,7 +166,8 @@ class PickedKeys:
 
 
 def chosen_keys(keys: Keys) -> ChosenKeys:
-    """Return the keys of a question as a match, or as the bytes of named keys, sorted."""
+    """Return the keys of a question as a condition (``ANY`` for all keys), or as the sorted bytes
+    of the named keys."""
     if keys is None or isinstance(keys, KeyMatch):
         return keys or ANY
     return tuple(sorted({key_bytes(key) for key in keys}))
