@@ -1,7 +1,8 @@
 """One attempt of a run, in a process of its own: it begins the run, calls the job, and writes the
 result to the run's row. The run is then done or failed, or planned again: after a pause if the
-attempt failed, at once if it was stopped. A job that takes longer than its time limit is stopped,
-or fails. See ``runs.py`` for the row."""
+attempt failed, at once if the job process was told to end. A job is asked to stop a little before
+its time limit: then its run is done as far as it came. If the job goes on, its attempt fails. See
+``runs.py`` for the row."""
 
 import logging
 import time

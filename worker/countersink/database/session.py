@@ -76,8 +76,8 @@ class Session(AbstractContextManager["Session", None]):
 
     @property
     def checked(self) -> bool:
-        """On Galera, True if each COMMIT checks that no other node takes the writes; False if the
-        session only reads, or if there were no tables at its login. Without Galera always True.
+        """Whether it is safe to write. On Galera: whether each COMMIT checks that no other node
+        takes the writes; False if the session only reads, or if there were no tables at its login.
         """
         return True
 

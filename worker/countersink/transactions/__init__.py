@@ -189,8 +189,7 @@ change again ten minutes after it was fixed."""
 def _read(
     session: Session, counter: str, asked: Clocks, clocks: Callable[[], Clocks]
 ) -> AppSettings | None:
-    """Read a counter's settings, to be kept for a while after ``asked``, the time now; None if its
-    time zone may still change, so that :func:`_fix_zone` must be called first."""
+    """Read a counter's settings; None if its zone may change: call :func:`_fix_zone` first."""
     refuse_tracked(session, counter)
     control = read_control(session, lock="")
     if control.strict and not known_names(session, (counter,)):

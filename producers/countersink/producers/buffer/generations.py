@@ -270,9 +270,9 @@ class FrozenGeneration:
 
     Attributes:
         generation: number of the generation in which the oldest row was accepted.
-        left: number of rows without an id of the application that were not handed out yet. A row
-            with many members counts 1, but is handed out as several rows; ``left`` becomes 0 with
-            the last of them.
+        left: number of rows without an id of the application that were not handed out yet, or
+            fewer: a row with many members is handed out as several rows, and each takes 1 off.
+            ``left`` becomes 0 only with the last of all rows.
         named: entries with an id of the application that were not handed out yet, in the order in
             which they were added. The order matters because only the first of several equal ids is
             counted.

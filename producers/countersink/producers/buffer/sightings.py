@@ -140,8 +140,8 @@ class Salts:
 
     @property
     def pending(self) -> bool:
-        """Whether salts were requested for at least one counter whose salts are unknown, or known
-        for so long that they are to be read again, if Redis answered the last request."""
+        """Whether salts were requested for at least one counter whose salts are unknown, or (if
+        Redis answered the last request) were read ``STALE_SECONDS`` ago or earlier."""
         return any(self._is_unknown(self._known.get(counter)) for counter in list(self._wanted))
 
     def _is_unknown(self, known: _CounterSalts | None) -> bool:

@@ -76,7 +76,7 @@ class DayKeys:
     last: bytes
 
     def where(self) -> tuple[str, list[object]]:
-        """Return an SQL condition for rows of these keys, and its values."""
+        """Return an SQL condition for the keys alone (not for their day), and its values."""
         if self.after is None:
             return "counter_key <= %s", [self.last]
         return "counter_key > %s AND counter_key <= %s", [self.after, self.last]
