@@ -69,6 +69,7 @@ def test_weeks_months_and_days_stand_beside_those_before(filled: Servers) -> Non
         (["--from", "2025-10-30", "--to", "2025-10-30"], [("2025-10-30", 0, 50)]),
         (["--from", "0001-01-01", "--to", "0001-01-01"], [("0001-01-01", 0, 0)]),
         (["--from", "9999-12-31", "--to", "9999-12-31"], [("9999-12-31", 0, None)]),
+        (["--by", "week", "--from", "9999-12-27", "--to", "9999-12-31"], [("9999-W52", 0, None)]),
     ):
         assert rows(filled, "weeks", *options, "--against", "previous") == expected, options
     for unit in ("day", "week", "month"):  # not over

@@ -361,6 +361,25 @@ def test_a_directory_that_cannot_be_made_is_logged_at_the_start(
     assert record.getMessage().endswith("Not a directory: nothing can be spooled")
 
 
+def test_a_spool_works_again_when_what_it_could_not_take_is_in_redis_or_it_is_mended(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    (tmp_path / "spool").touch()
+    with Producer(server.url, spool=tmp_path / "spool", spool_max_bytes=5_000) as producer:
+        works = [producer.spools]
+        (tmp_path / "spool").unlink()
+        works += [producer.spools]
+        server.kill()
+        for number in range(1000):
+            producer.increment("hits", f"key {number}")
+        assert not producer.flush(2)
+        assert [*works, producer.spools] == [False, True, False]
+        server.restart()
+        assert eventually(lambda: producer.flush(5), 60)
+        eventually(lambda: producer.spools)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_directory_is_tried_as_the_user_who_writes_and_again_with_each_write() -> None:
     script = """

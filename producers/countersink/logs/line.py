@@ -32,7 +32,7 @@ ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
 
 # No pattern here backtracks, so that a hostile line costs no more than its length.
 # Four octets written out are matched faster than a repeated group, and a set faster than \d.
-IPV4: Final = rb"\.".join([rb"[0-9]{1,3}+"] * 4)
+IPV4: Final = rb"\.".join([rb"[0-9]{1,3}"] * 4)
 _HEX: Final = rb"[0-9A-Fa-f]{1,4}"
 IPV6: Final = (
     rb"(?!(?:[0-9A-Fa-f]*:){9})(?:"

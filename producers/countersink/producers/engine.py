@@ -158,12 +158,8 @@ class Engine:
         it. Two things are necessary: Redis or the spool takes rows, or has not failed yet; and in
         the last ``DRAINING_SECONDS`` rows were stored, or memory became nearly full (at
         ``full_since``, monotonic)."""
-        link, spool_thread = self._link, self._spool_thread
-        tries = (
-            link.usable
-            or not link.failures
-            or (spool_thread is not None and not spool_thread.failing)
-        )
+        link, spool = self._link, self._spool
+        tries = link.usable or not link.failures or (spool is not None and not spool.failing)
         last = max(full_since, self._outbox.settled_at)
         return (
             tries and not self._send_thread.stopping and time.monotonic() - last < DRAINING_SECONDS

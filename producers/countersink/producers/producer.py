@@ -344,9 +344,10 @@ class Producer(Recorded):
 
     @property
     def spools(self) -> bool:
-        """True if there is a spool that works: its last write did not fail; before the first write,
-        its directory was usable at the start."""
-        return self._spool is not None and self._spool.failure is None
+        """True if there is a spool that works: its last write did not fail, or there was nothing to
+        write after it and the directory can be used."""
+        spool = self._spool
+        return spool is not None and (not spool.failure or (not spool.failing and spool.look()))
 
     def __enter__(self) -> Self:
         return self

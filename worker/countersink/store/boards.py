@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from countersink.counting.apply.guards import read_control
+from countersink.counting.apply.guards import read_control, short_waits
 from countersink.counting.counters.all_counters import require
 from countersink.database.session import Session, rerun_transaction
 from countersink.store.errors import BoardRefused, NoSuchBoard
@@ -166,7 +166,8 @@ def in_turn(session: Session, work: Callable[[], Result]) -> Result:
         read_control(session)
         return work()
 
-    return rerun_transaction(session, locked)
+    with short_waits(session):  # who needs the control row alone waits for this transaction
+        return rerun_transaction(session, locked)
 
 
 def show(session: Session, name: str) -> Board:

@@ -38,24 +38,33 @@ class Spool:
         directory: the spool's directory.
         backlog: the segments to be replayed. Only the send thread may use it, except its method
             ``add``, which any thread may call.
-        failure: error message of the last write, or of the first look at the directory, if it
-            failed; otherwise ``None``.
+        failure: error message of the last write, or of the last :meth:`look` at the directory, if
+            it failed; otherwise ``None``.
+        failing: whether the last write failed, and there is still something to write.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
         self.directory = directory
         self.backlog = Backlog(log)
         self.failure: str | None = None
+        self.failing = False
         self._max_bytes = max_bytes
         self._log = log
         self._lock = Lock()  # guards the current segment; held during fsync
         self._current: Segment | None = None
+        if not self.look():
+            # Not raised: the directory may be mended before it is needed.
+            log("spool_failed", f"{self.failure}: nothing can be spooled", level=logging.ERROR)
+
+    def look(self) -> bool:
+        """Return whether the directory can be used, and set :attr:`failure`."""
         try:
             self._make_directory()
         except SpoolError as error:
-            # Not raised: the directory may be mended before it is needed.
             self.failure = str(error)
-            log("spool_failed", f"{error}: nothing can be spooled", level=logging.ERROR)
+        else:
+            self.failure = None
+        return self.failure is None
 
     def _make_directory(self) -> None:
         with spool_errors(f"{self.directory}: cannot create the directory"):
@@ -134,11 +143,7 @@ class Spool:
 @dataclass(repr=False, eq=False)
 class SpoolThread(WorkThread):
     """The thread that writes rows to the spool when memory is half full, and when a flush requests
-    it.
-
-    Attributes:
-        failing: whether the last write failed. If so, the thread tries again after a pause, without
-            a request.
+    it. After a failed write it tries again after a pause, without a request.
     """
 
     _spool: Spool
@@ -151,7 +156,6 @@ class SpoolThread(WorkThread):
         super().__init__("countersink-spooler")
         self._upto = 0
         self._not_before = 0.0
-        self.failing = False
 
     def request(self, generation: int) -> None:
         """Make the thread write all rows of the generations up to ``generation`` immediately, even
@@ -159,7 +163,7 @@ class SpoolThread(WorkThread):
         """
         self._upto = max(self._upto, generation)
         self._not_before = 0.0
-        self.failing = False
+        self._spool.failing = False
         self.bell.ring()
 
     def rows_waiting(self) -> None:
@@ -173,11 +177,11 @@ class SpoolThread(WorkThread):
         """
         while not self.stopping:
             seconds = max(0.0, self._not_before - time.monotonic())
-            self.bell.wait(seconds if self.failing else None)
+            self.bell.wait(seconds if self._spool.failing else None)
             try:
                 self.work()
             except Exception:
-                self.failing = True
+                self._spool.failing = True
                 self._log.bug("the spool thread")
                 sleep(RETRY_SECONDS)
 
@@ -193,7 +197,9 @@ class SpoolThread(WorkThread):
             elif self._buffer.half_full:
                 upto = self._buffer.generation
             else:
-                self.failing = False
+                if self._spool.failing:
+                    self._spool.failing = False
+                    self._spool.look()
                 return
             if not self._store(upto):
                 sleep(0.001)
@@ -219,11 +225,11 @@ class SpoolThread(WorkThread):
                 raise
             self._spool.failure = str(error)
             self._not_before = time.monotonic() + RETRY_SECONDS
-            self.failing = True
+            self._spool.failing = True
             self._log.seldom("spool_failed", f"{error}; rows stay in memory", level=logging.ERROR)
         else:
             self._spool.failure = None
-            self.failing = False
+            self._spool.failing = False
             self._outbox.settle(parcels, spooled=True)
             self._stored()
         return True

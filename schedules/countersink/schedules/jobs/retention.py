@@ -18,6 +18,7 @@ streams are read before the watermark moves. If an entry that was first sent bef
 sent again, nothing may show whether it was applied: then it becomes a dead letter, ``too_old``.
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
@@ -303,12 +304,18 @@ def _delete_removed(context: Context) -> tuple[int, int, bool]:
     the number of breakdowns that the next run deletes as other transactions held them, and whether
     the run was not stopped."""
     deleted = busy = 0
+
+    def pause(seconds: float) -> None:
+        if context.stop():
+            raise Conflict("the run is stopped")
+        time.sleep(seconds)
+
     with open_tables(context.mysql_url, isolation="REPEATABLE READ", read_timeout=_READ_S) as own:
         for name in deletion.removed_breakdowns(own):
             if context.stop():
                 return deleted, busy, False
             try:
-                deleted += deletion.delete_counter(own, name).rows
+                deleted += deletion.delete_counter(own, name, pause=pause).rows
             except Conflict:
                 busy += 1
     return deleted, busy, True

@@ -43,8 +43,8 @@ def week_of(day: date) -> date:
 
 
 def week_ends(day: date) -> date:
-    """Return the Sunday of the ISO week in which a day is."""
-    return week_of(day) + 6 * ONE_DAY
+    """Return the Sunday of the ISO week in which a day is; for the last week, its last date."""
+    return week_of(day) + min(6 * ONE_DAY, date.max - week_of(day))
 
 
 def _weeks(first: date, last: date) -> list[date]:
