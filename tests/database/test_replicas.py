@@ -191,7 +191,7 @@ def test_what_is_pending_is_told_exactly(
 def test_a_frozen_replica_is_left(pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "CATCH_UP_S", 0.1)
     monkeypatch.setattr(replicas, "_ANSWER_S", 0.3)
-    monkeypatch.setattr("countersink.database.connection.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("countersink.database.connection.CONNECT_TIMEOUT", 1.0)
     with Store(pair.url, read_url=read_url(pair)) as store:
         assert store.replica_snapshot(port_of) == pair.replica.port
         pair.replica.freeze()
@@ -204,7 +204,7 @@ def test_a_frozen_replica_is_left(pair: ReplicatedPair, monkeypatch: pytest.Monk
 def test_one_reader_at_a_time_finds_out_whether_a_silent_replica_is_back(
     pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("countersink.database.connection.CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr("countersink.database.connection.CONNECT_TIMEOUT", 1.0)
     with Store(pair.url, read_url=read_url(pair)) as store:
         pool = store._replicas
         assert pool is not None
