@@ -85,7 +85,7 @@ class Special(Protocol):
 
     @property
     def name(self) -> str:
-        """What --only calls it."""
+        """Its name for --only."""
 
     def measure(self, seconds: float) -> list[dict[str, Any]]:
         """Its rows. Raises Wrong."""

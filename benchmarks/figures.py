@@ -78,7 +78,7 @@ def number(value: float) -> str:
 
 
 def figure(rows: Rows, expression: str) -> float | None:
-    """What stands in the braces of a sentence; None: not measured."""
+    """The figure that an expression in braces stands for; None: not measured."""
     first, *by = [_at(rows, path) for path in expression.split("/")]
     if first is None or None in by:
         return None
@@ -121,7 +121,7 @@ def _ways(rows: Rows) -> Iterator[str]:
 
 
 def _promises(rows: Rows) -> Iterator[str]:
-    """One line for both servers: the ratios of MariaDB and MySQL."""
+    """The lines of promises, each with the ratios of MariaDB and MySQL."""
     yield "| promise | measured (MariaDB and MySQL) |"
     yield "|---|---|"
     lines: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What twenty SIGKILLs lose and double: with a worker, and with what is written by hand.
+"""Losses and doublings by twenty SIGKILLs: with a worker, and with what is written by hand.
 
 Who applies the events is killed, and at once another one is started in its place; of the folded
 dictionary that is who counts them. All ways take the same blows at the same times.
@@ -30,7 +30,7 @@ WAYS: Final = {
     "statsd_udp": "lines of StatsD, and a plain aggregator",
     "hincrby": "HINCRBY, RENAME and flush",
 }
-"""Who is killed, and one line on each."""
+"""The ways to count, whose processes are killed, with a line on each."""
 KILLS: Final = 20
 QUICK_KILLS: Final = 2
 """Of a run of less than a second per measurement."""

@@ -84,6 +84,6 @@ def consuming(site: Site, way: str, url: str, port: int) -> Child:
 
 
 def finished(consumer: Child) -> Message:
-    """What a consumer says once it has applied all that there is."""
+    """The message of a consumer that has applied all that there is."""
     consumer.say(finish=True)
     return consumer.hear()

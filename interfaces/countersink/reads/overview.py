@@ -253,7 +253,7 @@ def _days(
         wanted = Selection(name, start=today - timedelta(days=number - 1), end=today)
         return series(snapshot, wanted, "day", strict=True).rows
 
-    return _answers(snapshot, names, days if number else None)
+    return _answers(snapshot, names, days) if number else dict.fromkeys(names)
 
 
 def _changes(
@@ -268,18 +268,16 @@ def _changes(
         before = Selection(name, start=first, end=middle - buckets.ONE_DAY)
         return total(snapshot, last), total(snapshot, before)
 
-    return _answers(snapshot, names, change if number else None)
+    return _answers(snapshot, names, change) if number else dict.fromkeys(names)
 
 
 def _answers(
-    snapshot: Snapshot, names: Sequence[str], question: Callable[[str, date], T] | None
+    snapshot: Snapshot, names: Sequence[str], question: Callable[[str, date], T]
 ) -> dict[str, T | None]:
     """Return the answer to a question about each counter, which gets the counter's name and today
-    in its time zone. A counter has None where its buckets cannot answer, its time zone is unknown,
-    or there is no question."""
+    in its time zone. A counter has None where its buckets cannot answer, or its time zone is
+    unknown."""
     found: dict[str, T | None] = dict.fromkeys(names)
-    if question is None:
-        return found
     for part in parts(sorted(names), SIZE):
         with snapshot.together(part):
             for name in part:
