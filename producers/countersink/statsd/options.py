@@ -2,9 +2,10 @@ r"""Settings of the StatsD listener (``StatsdOptions``), and the map from StatsD
 and keys (``Rules``).
 
 The settings are sockets, and limits of amounts, counters, times and connections; they have defaults
-and checks. ``addresses`` refuses hosts that are not loopback. The map is a TOML file (``--map``)
-with rules, which have patterns and placeholders. ``counter_name`` makes a valid counter name of the
-name of a metric that no rule matches, or of a rule's ``counter`` with its placeholders filled.
+and checks. ``addresses`` refuses hosts that are not loopback, unless ``anyone`` is set. The map is
+a TOML file (``--map``) with rules, which have patterns and placeholders. ``counter_name`` makes a
+valid counter name of the name of a metric that no rule matches, or of a rule's ``counter`` with its
+placeholders filled.
 
 The first rule that matches a name decides how the name is counted::
 
@@ -112,7 +113,7 @@ def _check_template(text: str, captures: int) -> None:
 
 
 class MapTable(msgspec.Struct, forbid_unknown_fields=True):
-    """The top-level table in the map's file."""
+    """The top-level table in the map's file: ``unmatched``, and the rules, not checked yet."""
 
     unmatched: Literal["count", "drop"] = "count"
     rule: list[dict[str, Any]] = []
@@ -158,7 +159,9 @@ class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         self.fixed = "" if varies else counter_name(fill_template(counter, "", (), {}))
 
     def row_key(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> RowKey:
-        """Return the key or dimensions of a metric that the pattern matches."""
+        """Return the key or dimensions of a metric that the pattern matches, by their templates;
+        ``''`` if the rule has neither. Long values are cut. Arguments: :func:`fill_template`.
+        """
         if not self.dimensions:
             return cut_key(fill_template(self.key or "", name, captured, tags))
         values = {
@@ -173,7 +176,8 @@ class Rules:
 
     Attributes:
         rules: the rules.
-        fixed: the counters of those rules whose ``counter`` has no placeholder.
+        fixed: the counters of those rules whose ``counter`` has no placeholder; they do not count
+            for ``max_counters``.
     """
 
     def __init__(self, rules: tuple[Rule, ...] = (), *, count_unmatched: bool = True) -> None:
@@ -183,7 +187,8 @@ class Rules:
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
         """Return the counter, and the key or dimensions, of a metric; return ``None`` if the map
-        drops the metric. A name that no rule matches is counted under the key ``''``.
+        drops the metric. A name that no rule matches, if counted, becomes the counter, and the
+        key is ``''``. If a rule's ``counter`` is empty once it is filled, the name becomes it too.
         """
         for rule in self.rules:
             found = rule.pattern.fullmatch(name)
@@ -310,7 +315,8 @@ class StatsdOptions:
             send to the port can count anything.
         map: the path of the map's file, or ``None`` to use each name as a counter.
         receive_buffer: bytes of kernel memory, of each datagram socket, for datagrams that wait.
-        max_amount: the largest absolute amount of a line, after its sample rate.
+        max_amount: the largest absolute amount of a line, after its sample rate. A line beyond this
+            or the limits of times is not counted, but recorded as malformed.
         max_counters: maximum number of counters that the listener makes from names since its start;
             a ``counter`` of the map without placeholders is not one of these. Lines with further
             names are counted in ``__overflow__``.

@@ -90,8 +90,8 @@ class Server:
         return figures
 
     def reload(self) -> bool:
-        """Read the map again, use it, and return True. If it is invalid, log that, keep the
-        previous map, and return False.
+        """Read the map again (SIGHUP), use it, and return True. If its file cannot be read or is
+        invalid, log that, keep the previous map, and return False. Without a map, return True.
         """
         try:
             rules = self._rules()
@@ -166,7 +166,7 @@ def network_sockets(
     Args:
         stack: the stack that closes the sockets.
         found: the addresses.
-        port: the port; 0 for a port that is free for the first socket.
+        port: the port; 0 for a port that is free for the first socket; the others use it, too.
         kinds: the kinds of sockets to open at each address.
 
     Raises:
@@ -257,8 +257,8 @@ def set_receive_buffer(opened: socket.socket, wanted: int) -> int:
 
 
 def dropped_datagrams(opened: socket.socket) -> int:
-    """Return how many datagrams the kernel dropped because the socket's receive buffer was full;
-    return 0 if the kernel does not tell.
+    """Return how many datagrams the kernel dropped since the socket was opened, because its receive
+    buffer was full; return 0 if the kernel does not tell.
     """
     try:
         raw = opened.getsockopt(socket.SOL_SOCKET, _MEMINFO, _MEMINFO_FIELDS.size)
@@ -268,7 +268,7 @@ def dropped_datagrams(opened: socket.socket) -> int:
 
 
 def socket_url(opened: socket.socket) -> str:
-    """Return the URL of a listening socket."""
+    """Return the URL of a listening socket, in a form of :attr:`Server.listening`."""
     stream = opened.type == socket.SOCK_STREAM
     name = opened.getsockname()
     if opened.family == socket.AF_UNIX:

@@ -48,7 +48,8 @@ _WORD: Final = 4
 class Datagrams(Thread):
     """The thread that reads one datagram socket until the stop. After the stop it reads, for at
     most ``DRAIN_SECONDS``, the datagrams that have already arrived. After a full batch it receives
-    the next one without waiting.
+    the next one at once; else it waits for datagrams, but for at most ``DELIVER_SECONDS`` while
+    lines in the tally are not delivered.
 
     Args:
         opened: the socket, in blocking mode.
@@ -139,6 +140,9 @@ class Receiver:
 
     The buffer takes 8 MiB of address space, but memory only for the pages that datagrams have
     filled.
+
+    Args:
+        opened: the datagram socket.
     """
 
     def __init__(self, opened: socket.socket) -> None:
@@ -157,8 +161,9 @@ class Receiver:
         self._lengths = words[_Message.received.offset // _WORD :: step]
 
     def receive(self) -> list[bytearray]:
-        """Return up to ``BATCH`` datagrams that have arrived, without waiting for any. If there are
-        fewer than ``BATCH``, no others have arrived, unless a signal interrupted the call.
+        """Return copies of up to ``BATCH`` datagrams that have arrived, without waiting for any. If
+        there are fewer than ``BATCH``, no others have arrived, unless a signal interrupted the
+        call. A datagram of more than ``LARGEST`` bytes is cut to these.
 
         Raises:
             OSError: the socket failed.
@@ -180,7 +185,7 @@ class Receiver:
 
 @dataclass(slots=True)
 class _State:
-    """The unfinished line of one open connection."""
+    """The unfinished line of one open connection, and when it began."""
 
     unfinished: bytes = b""
     """The bytes of a line whose end has not come yet."""
@@ -291,9 +296,9 @@ class Streams(Thread):
         self._tally.figures.connections = len(self._open)
 
     def _make_room(self) -> None:
-        """Close a connection to make room for a new one. First read from it: if its client has
-        closed it, it makes room by itself; if it has sent a complete line, choose another
-        connection.
+        """Close an open connection to make room for a new one. Before that, read from the
+        connection that is chosen: if its client has closed it, there is room; if it has sent a
+        complete line, choose again.
         """
         for _ in range(len(self._open)):
             connection = self._next_to_close()

@@ -114,8 +114,8 @@ class StatsdTally:
 
     def packets(self, packets: Sequence[bytes | bytearray]) -> bool:
         """Count the lines of datagrams. Return True if some lines are not delivered to the producer
-        yet. Then the caller must call again within :data:`DELIVER_SECONDS`, even if no datagrams
-        came.
+        yet. Then the caller must call again within :data:`DELIVER_SECONDS`, with an empty list if
+        no datagrams came.
 
         Args:
             packets: the datagrams, each with one line or more.
@@ -181,7 +181,7 @@ class StatsdTally:
 
         Args:
             line: the line.
-            times: how often the line came.
+            times: how often the line came, which is added to the figure.
         """
         bare = line.strip(_PADDING)
         if not bare:
@@ -255,7 +255,7 @@ class StatsdTally:
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """Figures of one listener process since its start, all whole numbers.
+    """Figures of one listener process, since its start or at present, all whole numbers.
 
     A *line* is one metric as it was sent: ``name:value|type``, or several values of one name. The
     number of all lines is ``counted + ignored + discarded + malformed``.
@@ -265,7 +265,7 @@ class Figures:
         counted: lines that were counters and went to the producer.
         ignored: lines of other types (gauges, timers, sets, histograms, events, checks).
         discarded: lines that the map drops.
-        malformed: lines that are not StatsD, or beyond the limits.
+        malformed: lines that are not StatsD, or beyond the limits of length, amounts or times.
         overflown: those of the counted lines that went to the counter ``__overflow__``, because
             there were too many names.
         lost: UDP datagrams that the kernel dropped because the receive buffer was full. Senders to

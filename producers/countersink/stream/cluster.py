@@ -274,8 +274,8 @@ class ClusterClient(redis.Redis):
         raise ClusterDownError(f"{REDIRECTIONS} redirections of a command for hash slot {slot}")
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> "ClusterPipeline":
-        """Return a pipeline. ``transaction`` must be false, because a pipeline of a cluster cannot
-        be a transaction; the default is redis-py's. ``shard_hint`` is ignored.
+        """Return a pipeline. ``transaction`` must be given as false, because a pipeline of a
+        cluster is no transaction; the default, redis-py's, fails. ``shard_hint`` is ignored.
         """
         assert not transaction, "a pipeline of a cluster cannot be a transaction"
         return ClusterPipeline(self)
@@ -296,11 +296,11 @@ class ClusterClient(redis.Redis):
             yield from found
 
     def _learn(self) -> Topology:
-        """Ask the nodes for the topology, one after the other. Return the first topology whose node
-        says that the cluster serves, and whose epoch is not lower than that of the known topology.
-        (A node that is cut off from the others returns an old topology.) If there is none, return
-        the best topology that was received. But return the known one if it is better and at most
-        half of the nodes have answered.
+        """Ask the known nodes and those of the URL for the topology, one by one. Return the first
+        one whose node says that the cluster serves, and whose epoch is not below that of the known
+        topology. (A node that is cut off from the others returns an old topology.) If there is
+        none, return the best one received, by ``Topology.rank``. But return the known topology if
+        it is better and at most half of the nodes have answered.
 
         Nodes that failed last time are asked last. A node that failed within :data:`_SILENT_S` is
         not asked if another node has answered.
@@ -414,9 +414,9 @@ def _executed_asking(node: redis.Redis, args: Any, options: dict[str, Any]) -> A
 
 
 class ClusterPipeline(Pipeline):
-    """A pipeline whose commands go to the masters of their keys: it runs one pipeline of redis-py
-    on each master, one after the other. If a connection is lost, it raises the error, and the
-    replies of the other masters are lost.
+    """A pipeline whose commands go to the masters of their keys, one master after the other, and
+    again one by one if they are redirected. If a connection is lost, it raises the error: replies
+    received before are lost, and the masters that are left get no commands.
     """
 
     is_cluster: Final = True
@@ -557,7 +557,7 @@ def _topology(info: Mapping[str, str], reply: Any, host: str) -> Topology:
     Args:
         info: the fields of CLUSTER INFO.
         reply: the reply to CLUSTER SLOTS.
-        host: the host of the node.
+        host: the host of the node; the reply may leave it out.
     """
     slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     masters: dict[Address, int] = {}

@@ -70,7 +70,8 @@ def connect(
 
     Args:
         url: the URL.
-        socket_timeout: seconds without a reply after which a server is away; the URL may set it.
+        socket_timeout: seconds without a reply after which a command fails, because its server
+            counts as away; an option ``socket_timeout`` in the URL overrides it.
         client_name: a name for Redis's CLIENT LIST.
 
     Raises:
@@ -163,7 +164,9 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
 
 @cache
 def script(name: str) -> str:
-    """Return the text of ``scripts/NAME.lua``, with the functions of ``entry.lua`` in front."""
+    """Return the text of ``scripts/NAME.lua``, a script for Redis, with the functions of
+    ``entry.lua`` in front.
+    """
     # Not with importlib.resources: every application that counts would import it.
     folder = Path(__file__).parent / "scripts"
     return "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("entry", name))
@@ -189,12 +192,14 @@ class MemoryUse(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Whether the server refuses increments for lack of memory."""
+        """Whether the server uses more than its limit, so that it refuses increments; False
+        without a limit.
+        """
         return 0 < self.limit < self.used
 
 
 def memory_use(client: redis.Redis) -> MemoryUse:
-    """Ask a single server for its memory.
+    """Ask a single server, not a cluster, for its memory.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -205,7 +210,8 @@ def memory_use(client: redis.Redis) -> MemoryUse:
 
 
 def ends(client: redis.Redis, stream: str) -> tuple[str, str] | None:
-    """Return the stream ids of the first and the last entry, or None if the stream is empty.
+    """Return the stream ids of the first and the last entry, or None if the stream is empty or
+    missing.
 
     Raises:
         StreamError: Redis did not answer, or refuses.

@@ -65,7 +65,8 @@ class Decoded:
         rows: the good rows.
         bad: the bad rows. If the entry is bad as a whole, one item for all of it; then there are no
             good rows.
-        seen: the hashed members of those good rows that have members, by the row's position.
+        seen: the hashed members of those good rows that have members, by the row's position in the
+            entry (the first item of a :data:`NumberedRow`).
     """
 
     id: str
@@ -123,10 +124,11 @@ rows.
 
 
 def decode_payload(payload: bytes) -> ReadRows:
-    """Decode the payload of a dead letter again. The payload is a ``rows`` field (around the JSON
-    of a single row the caller puts ``[]``), or the JSON object of all fields of an entry. An entry
-    with a malformed field, or of a newer format than this version knows, is returned as one bad
-    item again.
+    """Decode the payload of a dead letter, for its retry. Return the good rows, the hashed
+    members by the row's position, and the bad rows. The payload is a ``rows`` field (around the
+    JSON of a single row the caller puts ``[]``), or the JSON object of all fields of an entry. An
+    entry with a malformed field, or of a newer format than this version knows, is returned as one
+    bad item again.
     """
     fields = _unpack(payload)
     if fields is None:
@@ -138,13 +140,14 @@ def decode_payload(payload: bytes) -> ReadRows:
 
 
 def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
-    """Decode a ``rows`` field. If the field as a whole cannot be read, it is returned as one bad
-    item.
+    """Decode a ``rows`` field. Return the good rows, the hashed members by the row's position, and
+    the bad rows. If the field as a whole cannot be read, it is returned as one bad item.
 
     Args:
         raw: the bytes of the field.
         at: when the field was sent, in Unix ms. A row is bad if its minute is more than
-            ``limits.MAX_AHEAD`` minutes after ``at``, and also after now by this machine's clock.
+            ``limits.MAX_AHEAD`` minutes after the later of ``at`` and now by this machine's clock.
+            By default only now matters.
     """
     if len(raw) > MAX_ROWS_BYTES:
         detail = f"'rows' has more than {MAX_ROWS_BYTES:,} bytes, the maximum"
@@ -321,7 +324,8 @@ def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
     and its ``rows`` field.
 
     Raises:
-        _Fault: a field but ``rows`` is malformed, the version is newer, or ``rows`` is missing.
+        _Fault: ``v``, ``id`` or ``at`` is malformed, ``v`` is newer than :data:`VERSION`, or
+            ``rows`` is missing.
     """
     _check_version(fields.get(b"v"))
     if b"id" in fields:
@@ -341,8 +345,8 @@ def _pack(fields: dict[bytes, bytes]) -> bytes:
 
 
 def _unpack(payload: bytes) -> dict[bytes, bytes] | None:
-    """Return the fields in a payload of :func:`_pack`, or ``None`` if it is not a JSON object of
-    texts.
+    """Return the fields in a dead letter's payload of all fields of an entry (by :func:`_pack`);
+    return ``None`` if the payload is not a JSON object of texts.
     """
     if not payload.startswith(b"{"):
         return None

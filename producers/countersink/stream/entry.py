@@ -204,7 +204,7 @@ def id_for(scope: str, *names: str) -> str:
     """Return the entry id for names that the application gives. Equal names always give equal ids.
 
     Args:
-        scope: the namespace of the names.
+        scope: the namespace of the names; the producer's ``id_scope``.
         names: the counter and the id of an increment, or the id of a batch alone. The two forms
             never give the same entry id.
     """
@@ -291,16 +291,16 @@ def deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
 
 
 def size_of(found: Iterable[Delivery]) -> int:
-    """Return the bytes of all values of the entries' fields."""
+    """Return the bytes of all values of the entries' fields, for the limits of a read."""
     return sum(len(value) for delivery in found for _, value in delivery.fields)
 
 
 def pages(
     client: redis.Redis, stream: str, *, start: str = "-", end: str = "+", size: int = PAGE
 ) -> Iterator[list[Delivery]]:
-    """Yield the entries of ``stream`` whose ids are from ``start`` to ``end``, in pages of at most
-    ``size`` entries and about :data:`PAGE_BYTES`. No page is empty. If ``start`` begins with ``(``,
-    the entry with this id is left out, as in XRANGE.
+    """Yield the entries of ``stream`` whose ids are from ``start`` to ``end`` (included), in pages
+    of at most ``size`` entries and about :data:`PAGE_BYTES`. No page is empty. If ``start`` begins
+    with ``(``, the entry with this id is left out, as in XRANGE.
 
     Raises:
         StreamError: Redis did not answer, or refuses.

@@ -6,7 +6,7 @@
     ├── StreamUnavailable     Redis is away, loading, frozen, full or read-only: try again
     └── StreamMisconfigured   Redis refuses (password, rights, wrong type, URL): a person must act
         └── StreamRefused     password or rights; in a cluster maybe at one node only
-    Interrupted               a stop was requested before all entries were read
+    Interrupted               a stop was requested during a search for the oldest entry
 
 Each exception of redis-py, and each OSError, becomes a ``StreamError``, with the original exception
 as its ``__cause__``. Only functions whose docstring names ``redis.RedisError`` raise redis-py's
@@ -44,7 +44,9 @@ class StreamRefused(StreamMisconfigured):
 
 
 class Interrupted(Exception):
-    """A stop was requested before all entries were read."""
+    """A stop was requested before the search for the oldest entry in the streams had ended; see
+    :mod:`countersink.stream.progress`.
+    """
 
 
 _REFUSING = (

@@ -62,7 +62,8 @@ class Group:
 
     Every method but :meth:`claim_dead` raises :class:`~countersink.stream.errors.StreamError` if
     Redis does not answer, or refuses. But if :meth:`read` or :meth:`claim` has some entries already
-    when a stream fails, it returns these instead; entries of a wait may be left to :meth:`claim`.
+    when a stream fails, it returns these instead. Entries that came while :meth:`read` waited
+    are not returned after an error; they stay pending until :meth:`claim` returns them.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -257,8 +258,9 @@ class Group:
         return {name for name, (since, _) in self._ends.items() if now - since >= DEAD_S}
 
     def _take_over(self, pending: Callable[[str], dict[bytes, bytes]]) -> Claimed:
-        """Take over entries. For each stream, the function ``pending`` is called with the stream's
-        key. It returns the entries to take, as a dict from stream id to consumer.
+        """Take over entries, about ``max_bytes`` in all, and return them. For each stream, the
+        function ``pending`` is called with the stream's key. It returns the entries to take, as a
+        dict from stream id to consumer; entries that another consumer has by now are skipped.
         """
         claimed = Claimed([], [])
         max_bytes = self.max_bytes
@@ -376,7 +378,7 @@ class Group:
 
     def delete_consumer(self, consumer: str | None = None) -> bool:
         """Delete a consumer, by default this one, from the group of every stream where it has no
-        pending entries. Return True if it is in no group any more.
+        pending entries. Return True if no stream's group has it now, also if none ever had.
         """
         deleted = True
         for stream in self.streams:

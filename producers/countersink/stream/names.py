@@ -116,8 +116,9 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
 
 
 def remove_salts(client: redis.Redis, counter: str) -> None:
-    """Remove a counter's salts from each partition of :func:`used_partitions`. On a cluster, if a
-    master does not answer, its partitions at or above the present number are skipped; others raise.
+    """Remove a counter's salts from each partition of :func:`used_partitions`. If a master of a
+    cluster does not answer, its partitions at or above the present number are skipped; the others
+    raise.
     """
     for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
@@ -187,8 +188,8 @@ def choose_partition(
 ) -> int:
     """Return the number of the partition to which a sender sends.
 
-    On a cluster ``share`` selects first a master, then a partition of this master. So all masters
-    get equally many senders, even if some have more partitions than others.
+    ``share`` selects the partition; on a cluster first a master, then one of its partitions. So all
+    masters get equally many senders, even if some have more partitions than others.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -321,8 +322,8 @@ class PartitionRoute:
         return stream_key(self.partition)
 
     def find(self, client: redis.Redis) -> None:
-        """Choose the partition. Until the sender next tries its home, avoid the masters that it has
-        left."""
+        """Choose the partition, and set :attr:`partition`. Until the sender next tries its home,
+        avoid the masters that it has left by :meth:`leave`."""
         number = partitions(client)
         self.partition = choose_partition(client, self._share, number, away=self._left)
         self._master = master_of(client, self.partition)
@@ -371,9 +372,9 @@ class PartitionRoute:
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
-        """Go back to the home partition if its master serves, and if it was left or last tried
-        :data:`RETURN_SECONDS` ago. Return True if :attr:`partition` has changed. If the master does
-        not serve, return False and raise nothing."""
+        """Go back to the home partition if its master serves, at the earliest
+        :data:`RETURN_SECONDS` after the last :meth:`leave` or try. Return True if :attr:`partition`
+        has changed. If the master does not serve, return False and raise nothing."""
         now = time.monotonic()
         if now < self._home_at:
             return False
