@@ -8,7 +8,7 @@
     │       └── Misread       a value can be read in two ways: an option must choose the right one
     ├── LogError              an access log cannot be opened or read
     ├── Damaged               compressed data cannot be unpacked
-    ├── UnknownFormat         the format of the lines is not recognized, or does not suffice
+    ├── UnknownFormat         the format of the lines is not recognized, or needs further options
     ├── PositionError         the position, in Redis or in the position file, cannot be used
     └── TailError             `countersink tail` cannot go on
 """
@@ -37,7 +37,9 @@ class Damaged(Exception):
 
 
 class UnknownFormat(Exception):
-    """A format is not recognized or does not suffice; the message names the options to give."""
+    """A log's format is not recognized, is not the same in all lines, lacks a requested field, or
+    needs a time zone. The message names the options to give.
+    """
 
 
 class PositionError(ExplainedError):

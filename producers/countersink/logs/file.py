@@ -79,7 +79,7 @@ EXTENSIONS: Final = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".Z", ".zip", ".7z")
 
 
 def check_begun(first: bytes, name: str) -> None:
-    """Raise an error if a file is empty although its name is that of a compressed file.
+    """Refuse an empty file whose name is that of a compressed file: its copy is not complete.
 
     Raises:
         LogError: ``first``, the file's beginning, is empty, and ``name`` ends as in ``EXTENSIONS``.
@@ -144,7 +144,7 @@ damaged or not.
 
 
 def can_unpack(packed: Packing) -> bool:
-    """Return whether this program can unpack data of the compression."""
+    """Return whether :class:`Unpacker` can unpack the compression: gzip, bzip2, zstd or xz."""
     return packed.name in _DECODERS
 
 
@@ -255,8 +255,8 @@ def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
     """Return the compression of a log that begins with ``head``; None if the log is plain.
 
     Raises:
-        LogError: the compression is not supported (pipes must be plain), the text is UTF-16/32, or
-            the log is empty although its name is that of a compressed file.
+        LogError: the compression is not supported (in a pipe, ``piped``, none is), the text is
+            UTF-16/32, or the log is empty although its name is that of a compressed file.
     """
     check_begun(head, name)
     packed = packing(head)
@@ -382,8 +382,8 @@ class Pipe:
 
 
 def wide_text(head: bytes, name: str, command: str) -> str:
-    """Return the error message for a file in UTF-16 or UTF-32, with the command that converts the
-    file; '' for a file without the byte order mark of these encodings.
+    """Return the error message for a file in UTF-16 or UTF-32 (which has a byte order mark, then
+    NULs between characters), with the command that converts the file; '' for any other file.
 
     Args:
         head: the first bytes of the file.

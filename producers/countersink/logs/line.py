@@ -106,8 +106,8 @@ def line_pattern(
             argument of :func:`minute_of`.
         between_quotes: the pattern of a quoted text without its quotes.
         only: the pattern of the times to find; None finds any time. Lines with other times do not
-            match, nor do some lines whose user has spaces. ``captured`` must not have ``time``,
-            ``minute`` or ``zone``.
+            match, nor do some lines whose user has spaces; callers match these without ``only``.
+            If it is given, ``captured`` must not have ``time``, ``minute`` or ``zone``.
         agent: the pattern of the agent without its quotes; None stands for ``between_quotes``.
     """
 

@@ -30,13 +30,14 @@ def line_reader(
 
     Args:
         input_format: a name from :data:`LOG_FORMATS`, ``ndjson``, or ``log-format``.
-        keys: the rule that gives lines their keys, with conditions.
+        keys: the rule that gives lines their keys, or leaves lines out.
         json_lines: a function that makes the reader of lines that are JSON objects, from
             ``input_format`` and ``keys``.
-        log_format: the format in the notation of the server's configuration, in place of
-            ``input_format``.
+        log_format: the format in the notation of the server's configuration. If it is given,
+            ``input_format`` is ignored; ``log-format`` requires it.
         envelope: the kind of text around each line, such as ``syslog``; '' for none.
-        time_zone: the IANA name of the zone of times that have none.
+        time_zone: the IANA name of the zone of times that have none; '' for none. Not used for
+            JSON: ``json_lines`` knows the time zone.
 
     Raises:
         ValueError: ``log_format`` is invalid; or the format lacks a requested field (not checked

@@ -60,7 +60,8 @@ _UNMATCHED: Final = Malformed("the line is not of the block's pattern")
 class _Table(dict[Found, V | Exception | None]):
     """Cache from the captured bytes of a line to the line's key, or to the label of its bucket. A
     lookup computes a missing value by ``work_out``. The value is None for a line that the options
-    leave out. It is an exception for a line that is rejected, or whose bucket is unknown.
+    leave out. For a line that is rejected, or whose bucket is unknown, a lookup returns the
+    exception, and does not store it.
     """
 
     def __init__(self, work_out: Callable[[Found], V | None]) -> None:
@@ -86,7 +87,7 @@ class AccessLog(LineReader):
     """Reader of access logs in one format.
 
     Args:
-        keys: the rule that gives lines their keys, with conditions.
+        keys: the rule that gives lines their keys, or leaves lines out.
         form: the format of the lines.
 
     Raises:
@@ -148,8 +149,10 @@ class AccessLog(LineReader):
         _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
 
     def _count_period(self, block: RecordBlock, tally: RecordTally) -> bool:
-        """Count a block by its period (see :class:`Periods`), and return True. If the block has no
-        period, or too many lines outside it, count nothing and return False.
+        """Count a block by its period (see :class:`Periods`), and return True. The few lines
+        outside the period are read one by one. If the block has no period, or more than one line
+        in ``_OTHERS`` outside it, count nothing and return False. Callers do this only where keys
+        and conditions need the request alone.
         """
         data, lines = block.data, len(block.numbers)
         period = self._periods.find(data)
@@ -171,7 +174,9 @@ class AccessLog(LineReader):
         return True
 
     def _match(self, block: RecordBlock) -> list[tuple[bytes, ...]]:
-        """Return the captured bytes of each line: all b"" for a malformed or blank line."""
+        """Return the captured bytes of each line, or all b"" for a line that must be read alone: a
+        malformed or blank line, or each line of a block in which some line holds a newline.
+        """
         data, lines = block.data, len(block.numbers)
         if b"\\" not in data:
             rows = self._unescaped.findall(data)
@@ -189,7 +194,8 @@ class AccessLog(LineReader):
         tally: RecordTally,
     ) -> tuple[list[RowKey | Exception | None], list[int | Exception | None]]:
         """Return the keys and labels of the lines that have both. Lines with an error are read
-        again one by one, and counted or rejected in ``tally``. Lines with None are left out.
+        again one by one, and counted, rejected or left out. Lines with None are left out, that is,
+        added to ``tally.filtered`` alone.
         """
         places: list[int] = []
         for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
@@ -313,7 +319,8 @@ class Periods:
     def _only_label(self, first: bytes, last: bytes) -> int | None:
         """Return the label of the bucket that holds all minutes from ``first`` to ``last``. Return
         None if several buckets hold them, if some are not counted, or if a label cannot be found.
-        In the last case, reading a line of that time raises the error.
+        In the last case, reading a line of that time raises the error. Both times are written as
+        for :func:`minute_of`.
         """
         try:
             minutes = range(minute_of(first), minute_of(last) + 1)

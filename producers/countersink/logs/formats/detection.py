@@ -177,7 +177,7 @@ def mismatch_reason(form: LineFormat, line: bytes) -> str:
 
 def without_envelope(line: bytes, envelope: str) -> bytes | None:
     """Return a line without its envelope, such as the text that syslog puts before it; None where
-    the line has no complete envelope of that name.
+    the line has no complete envelope of that name. A line of docker keeps its newline.
     """
     if envelope == "quotes":
         return _without_quotes(line)

@@ -119,7 +119,8 @@ def getter(text: str) -> Get:
 
 
 def as_text(value: object, name: str) -> str:
-    """Return the text of a JSON value, for use in a key. Error messages call the value ``name``.
+    """Return the text of a JSON value, for use in a key: a text unchanged, ``true``, ``false``, or
+    a number as Python writes it. Error messages call the value ``name``.
 
     Raises:
         Malformed: the value is missing, null, an object or an array.
@@ -166,13 +167,14 @@ def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
     """Return a function that reads the time from a format's objects; None if the format has no time
     and ``names`` is empty.
 
-    With several names, the function raises ``Malformed`` if an object lacks one of them. Otherwise,
-    for ``caddy``, it raises ``Malformed`` for an object that is no request.
+    With several names, the function raises ``Malformed`` if an object lacks one of them. Otherwise
+    it returns the value as it is, None if that is missing; for ``caddy``, it raises ``Malformed``
+    for an object that is no request.
 
     Args:
         input_format: the name of the format.
-        names: the fields with the time; their texts are joined by spaces. If empty, the format's
-            own field is read.
+        names: the fields with the time; the texts of several are joined by spaces. If empty, the
+            format's own field is read.
 
     Raises:
         ValueError: a name is no path.
@@ -185,8 +187,9 @@ def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
 
 
 def _caddy_request_getter(get: Get) -> Get:
-    """Return a function that calls ``get`` for objects of Caddy's request logger, and raises
-    ``Malformed`` for objects of other loggers, which log requests once more, or other things.
+    """Return a function that calls ``get`` for objects of Caddy's request logger, or without a
+    logger's name. It raises ``Malformed`` for objects of other loggers, which log requests once
+    more, or other things.
     """
 
     def of_request(record: object) -> object:
@@ -234,8 +237,8 @@ def _from_request(part: int) -> Get:
 
 
 def _any_of(*paths: str) -> Get:
-    """Return a function that returns the first value at ``paths`` that is neither
-    missing nor ''.
+    """Return a function that returns an object's first value at ``paths`` that is neither
+    missing, null nor ''; None if there is no such value.
     """
     getters = [getter(path) for path in paths]
 
@@ -254,7 +257,9 @@ _args: Final = _any_of(*_NGINX["query"])
 
 
 def _rewritten(record: object) -> object:
-    """Return the request target as nginx rewrote it, from the path and the query in an object."""
+    """Return the request target as nginx rewrote it, from the path and the query in an object;
+    the path alone if there is no query, None if there is no path.
+    """
     uri, args = _uri(record), _args(record)
     return f"{uri}?{args}" if isinstance(uri, str) and isinstance(args, str) else uri
 

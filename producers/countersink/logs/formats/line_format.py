@@ -71,7 +71,8 @@ class AccessField:
 
     Attributes:
         groups: the names of the groups.
-        read: takes the bytes of the groups, and returns the field's text; raises ``Malformed``.
+        read: takes each group's bytes as an argument; returns the field's text, or raises
+            ``Malformed``.
     """
 
     groups: tuple[str, ...]
@@ -112,9 +113,7 @@ def client_text(raw: bytes) -> str:
 
 
 def unquoted_text(raw: bytes) -> str:
-    """Return the text that the client sent, from the bytes in the log. Quotes around them are
-    removed.
-    """
+    """Return the client's text, from the bytes in the log; quotes around them are removed."""
     return text(raw[1:-1] if raw[:1] == b'"' else raw)
 
 
@@ -174,7 +173,7 @@ class LineFormat:
         minute: takes the bytes of these groups, and returns the whole Unix minute; raises
             ``Malformed``.
         diagnosis: takes a line that does not match, and returns which part of the format it lacks.
-        exception: like ``pattern``, for rare lines that ``pattern`` does not match.
+        exception: like ``pattern``, for rare lines that ``pattern`` does not match, or None.
     """
 
     name: str
@@ -241,9 +240,7 @@ class Layout:
     end: bytes = b""
 
     def pattern(self, captured: Collection[str]) -> bytes:
-        """Return the pattern of a line, which captures the groups ``captured``; see
-        ``LineFormat``.
-        """
+        """Return the pattern of a line, with the groups ``captured``; see ``LineFormat``."""
         return b"".join(self._piece(part, captured) for part in self.parts) + self.end
 
     def diagnosis(self, line: bytes) -> str:
@@ -328,7 +325,8 @@ def format_of_notation(
         escaped: whether the server escapes quotes and the like in values.
 
     Raises:
-        ValueError: the format is invalid; the message says what is wrong, and where.
+        ValueError: the format is invalid, or its times do not fit ``time_zone``; the message says
+            what is wrong.
     """
     undo = text if escaped else decoded
     layout = Layout(tuple(_place(parts, number, escaped) for number in range(len(parts))))
@@ -365,7 +363,7 @@ def _place(parts: Sequence[str | Term], number: int, escaped: bool) -> bytes | V
 
 
 def _opens_time(after: str | Term, then: Sequence[str | Term]) -> bool:
-    """Return whether a time in brackets follows a value, as in `` [17/May/2015``.
+    """Return whether `` [`` and a time follow a value, so that a user there may have spaces.
 
     Args:
         after: the part after the value.
@@ -390,7 +388,7 @@ def _by_kind(value: Term, before: str | Term, after: str | Term, escaped: bool) 
 
     Raises:
         ValueError: another value follows without a text between them, so that it is ambiguous where
-            this one ends.
+            this one ends (only ``query`` may follow ``path`` so).
     """
     if isinstance(after, Term):
         if value.name == "path" and after.name == "query":
@@ -473,7 +471,7 @@ def _of_target(groups: tuple[str, ...], undo: Callable[..., str]) -> dict[str, A
 
 def _joined(undo: Undo, path: bytes, query: bytes = b"") -> str:
     """Return the request target that consists of a path and a query. The query may begin with
-    ``?``.
+    ``?``; it is left out if it is empty or ``-``. Raises ``Malformed`` if the path is.
     """
     target, rest = undo(path), undo(query).removeprefix("?")
     return check_target(target) if rest in ("", "-") else f"{check_target(target)}?{rest}"
@@ -483,6 +481,8 @@ def _time(
     values: Sequence[tuple[Term, str]], time_zone: str, language: str
 ) -> tuple[tuple[str, ...], Minute]:
     """Return the groups that hold the time, and the function that reads the Unix minute from them.
+    ``values`` are all values of the format, with their groups. The time is the first value that is
+    a time by itself (``auto``); if there is none, all times in their order, joined.
 
     Raises:
         ValueError: the format has no time of day, its time has a zone though ``time_zone`` is

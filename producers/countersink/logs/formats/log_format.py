@@ -125,7 +125,8 @@ def format_from_text(text: str, time_zone: str = "") -> LineFormat:
         time_zone: the IANA name of the zone of times that have none; '' for none.
 
     Raises:
-        ValueError: the text is invalid; the message says what is wrong, and where.
+        ValueError: the text is invalid, or its times do not fit ``time_zone``; the message says
+            what is wrong.
     """
     begin, *_ = text.lower().split(maxsplit=1) or [""]
     apache, nginx = _DIRECTIVE.search(text) is not None, _VARIABLE.search(text) is not None

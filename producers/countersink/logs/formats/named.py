@@ -119,7 +119,9 @@ def _apache_format(
     fields: Mapping[str, AccessField],
     pattern: Callable[..., bytes] = line_pattern,
 ) -> LineFormat:
-    """Make one of the formats that Apache's documentation names. Their times have a zone."""
+    """Make one of the formats that Apache's documentation names. Their times have a zone.
+    ``pattern`` makes the pattern of a line, as :func:`line_pattern` does.
+    """
     return LineFormat(
         name=name,
         pattern=pattern,
@@ -134,7 +136,7 @@ def _balancer_format(
     name: str, line: Layout, clock: Clock, fields: dict[str, AccessField]
 ) -> LineFormat:
     """Make a load balancer's format. Each value in the layout ``line`` is a field; ``fields`` adds
-    others, or replaces some.
+    others, or replaces some. ``clock`` parses the value ``time``.
     """
     places = {part.group: plain(part.group) for part in line.parts if isinstance(part, ValuePlace)}
     return LineFormat(
@@ -155,9 +157,10 @@ _ALB_FIELDS: Final = {
 
 
 def _request_field(name: str, field: AccessField) -> AccessField:
-    """Return a field like ``field``, for request lines of HAProxy, whose bytes include the closing
-    quote. If the quote is missing, HAProxy has cut off the line. Then only ``method`` and ``path``
-    can be read, and only if the cut is after the ``?``; otherwise the field raises ``Malformed``.
+    """Return a field ``name`` like ``field``, for request lines of HAProxy, whose bytes include the
+    closing quote. If the quote is missing, HAProxy has cut off the line. Then only ``method`` and
+    ``path`` can be read, and only if the cut is after the ``?``; otherwise the field raises
+    ``Malformed``.
     """
 
     def read(raw: bytes) -> str:
@@ -204,8 +207,8 @@ def named_format(name: str, time_zone: str = "") -> LineFormat:
         time_zone: the IANA name of the zone of times that have none; '' for none.
 
     Raises:
-        ValueError: the format's times have no zone and none is given, or they have a zone and one
-            is given.
+        ValueError: the format's times have no zone and none is given, they have a zone and one is
+            given, or the given zone does not exist.
     """
     if name in ZONELESS:
         if not time_zone:

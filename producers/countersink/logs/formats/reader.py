@@ -35,7 +35,7 @@ class Rejected:
         line: the number of the line in its file, from 1.
         reason: a phrase that says why the line could not be counted.
         text: the beginning of the line; empty if the line was too long, or the text is not needed.
-        misread: whether a value can be read in two ways, so that the user must choose by an option.
+        misread: whether the reason was a :class:`Misread`, so that the user must choose an option.
     """
 
     line: int
@@ -108,7 +108,7 @@ class RecordTally:
         }
 
     def count(self, key: RowKey, minute: int, amount: int) -> None:
-        """Add the amount of a line to the bucket of its minute.
+        """Count a line: add its amount to the bucket of its minute, and 1 to ``counted``.
 
         Raises:
             Exception: any error that ``bucket`` raises.
@@ -146,7 +146,7 @@ class LineReader(Protocol):
         """Add the counts and rejected lines of ``block`` to ``tally``."""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Read the directives (lines such as ``#Fields:``) that stand before ``offset``.
+        """Note the directives (lines such as ``#Fields:``) before ``offset``, read by ``read``.
 
         Raises:
             Exception: any error that ``read`` raises.
@@ -155,7 +155,7 @@ class LineReader(Protocol):
 
     def note_directives(self, number: int, data: bytes, stop: int) -> None:
         """Note the directives (lines such as ``#Fields:``) in the lines ``data[:stop]``, of which
-        the first has the number ``number``. Another reader counts these lines.
+        the first has the number ``number``. A reader in another process counts these lines.
         """
         return
 
@@ -170,7 +170,7 @@ class LineReader(Protocol):
         return
 
     def day_of(self, number: int) -> bytes:
-        """Return the day that a directive gives to a line; b"" where the line has its own date."""
+        """Return a line's day if only a directive gives it, for the line's sample; else b""."""
         return b""
 
 
@@ -204,7 +204,7 @@ class EnvelopeReader(LineReader):
 
     Args:
         reader: the other reader, of a format without directives.
-        envelope: the kind of text around each line, such as ``syslog``.
+        envelope: the kind of text around each line, such as ``syslog``; a line without is rejected.
     """
 
     quoted = None
@@ -239,7 +239,7 @@ _VISITOR: Final = "\0visitor"
 
 
 def with_visitor(key: RowKey, visitor: str) -> RowKey:
-    """Join a line's key or dimensions and its visitor to one key."""
+    """Join a line's key or dimensions and its visitor to one key, by which tallies count."""
     pairs = (("", key),) if isinstance(key, str) else key
     return (*pairs, (_VISITOR, visitor))
 
@@ -309,8 +309,8 @@ class Keys:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that template, dimensions, conditions and visitor read, each once. Their order
-        is fixed, so that an error names the same missing field every time.
+        """The fields that template, dimensions, conditions and visitor read (but no columns), each
+        once. Their order is fixed, so that an error names the same missing field every time.
         """
         names = [
             *template.fields(self._parts),
@@ -329,8 +329,8 @@ class Keys:
         key, or the values of the dimensions; then the values of the visitor's fields, if any.
 
         Args:
-            getter: takes the name of a field, and returns a function that reads it from a record.
-            optional: the same for fields that may be missing.
+            getter: takes the name of a field of the key; returns a function that reads the field.
+            optional: the same for fields of dimensions and visitor, which may be missing.
         """
         readers = [optional(field) for _, field in self._dimensions]
         if not self._dimensions:
@@ -384,10 +384,10 @@ class Keys:
 
 
 def _checked(dimensions: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Check dimensions and return them unchanged: each name must be valid and occur once.
+    """Check dimensions and return them unchanged.
 
     Raises:
-        ValueError: they cannot be used; the message says why.
+        ValueError: there are too many, a name is invalid or occurs twice, or a field's name is ''.
     """
     names = [check_name(name) for name, _ in dimensions]
     if names:

@@ -208,7 +208,7 @@ class JsonLines(LineReader):
             The format ``ndjson`` has no such field, and every minute would be 0; so callers must
             require ``times`` for it.
         amount_column: the field that has the amount; with '', each line counts 1.
-        amounts: parses amounts.
+        amounts: parses amounts; None for an :class:`AmountFormat` without options.
     """
 
     quoted = None

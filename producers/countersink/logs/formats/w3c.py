@@ -87,8 +87,8 @@ class Directives:
 
     @property
     def shape(self) -> tuple[tuple[str, ...], str]:
-        """The part that decides how lines are read: the names, and the date if it is not in the
-        lines.
+        """The part that decides which reader reads the lines: the names, and the date; '' if lines
+        have their own dates.
         """
         return self.names, "" if "date" in self.names else self.date
 
@@ -129,7 +129,9 @@ separated by tabs.
 
 
 def _has_tabs(line: bytes) -> bool | None:
-    """Return whether tabs separate the values of a line; None for a directive (``#`` line)."""
+    """Return whether tabs separate the values of a line; False also for a line with one value, and
+    None for a directive (``#`` line).
+    """
     if line.startswith((b"#", b"\xef\xbb\xbf#")):
         return None
     return _TABBED.match(line) is not None
@@ -212,7 +214,7 @@ class W3cLog(LineReader):
     are noted.
 
     Args:
-        keys: the rule that gives lines their keys, with conditions.
+        keys: the rule that gives lines their keys, or leaves lines out.
         time_zone: the IANA name of the zone of times; '' stands for UTC, as the standard says.
     """
 
@@ -265,7 +267,9 @@ class W3cLog(LineReader):
         self._at, self._directives = [number - 1], [directives]
 
     def day_of(self, number: int) -> bytes:
-        """Return the day that ``#Date:`` gives to the line; b"" where the line has its own date."""
+        """Return the day that ``#Date:`` gives to the line, such as b"2015-05-17"; b"" if lines
+        have their own dates, or there is no ``#Date:``.
+        """
         return self.directives(number).shape[1].encode()
 
     def note_directives(self, number: int, data: bytes, stop: int) -> None:
@@ -309,7 +313,8 @@ class W3cLog(LineReader):
 
     def _count_separated(self, block: RecordBlock, tally: RecordTally, *, tabs: bool) -> None:
         """Count a block without directives, whose values are all separated by tabs or, if ``tabs``
-        is false, by spaces.
+        is false, by spaces. Without ``#Fields:`` before them, lines with tabs are read as
+        CloudFront's, and others are rejected.
         """
         directives = self.directives(block.numbers[0])
         if tabs and not directives.names:
