@@ -36,8 +36,8 @@ class Exported:
 
     Attributes:
         counters: sorted names of the counters that a backfill may count.
-        strays: texts for users: the first lines that name no counter, and the counters that a
-            backfill may not count, with reasons.
+        strays: texts for users, with reasons: the first lines that name no counter or cannot be
+            read, ten at most; then each counter that a backfill may not count.
         stray_lines: number of lines that name no counter, cannot be read, or name a counter that a
             backfill may not count.
         lines: number of lines that were read, without blank lines and headers.
@@ -52,7 +52,8 @@ class Exported:
 def exported(
     mysql_url: str, options: BackfillOptions, stop: Callable[[], bool] = lambda: False
 ) -> Exported:
-    """Find the counters of an export, by reading the counter column of all sources.
+    """Find the counters of an export, by reading the counter column of all sources. Nothing is
+    counted: the caller makes a run for each counter that was found.
 
     Args:
         mysql_url: URL of the database.
@@ -135,7 +136,7 @@ def exported(
 def _refused(
     session: Session, catalog: Catalog, names: Counter[str], visitor: bool
 ) -> dict[str, str]:
-    """Return the counters that a backfill may not count, each with the reason.
+    """Return those of ``names`` that a backfill may not count, each with the reason.
 
     Args:
         session: session outside a transaction.

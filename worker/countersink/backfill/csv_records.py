@@ -5,8 +5,8 @@ CSV may have any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote with
 (``5" disk``) is an ordinary character. A quote after a blank at the beginning of a field makes the
 record invalid. An invalid record with ``\"`` is read again with backslashes as escapes, as MySQL
 and PHP write them. If a misplaced or unclosed quote has joined several lines to one invalid record,
-the lines are read one by one. All other invalid records are rejected; with a counter column, where
-they belong to no counter, they are left out.
+the lines are read one by one. All other invalid records are rejected; but with a counter
+column they are left out, because they name no counter (``counter_column.py`` reports them).
 """
 
 import csv
@@ -47,12 +47,13 @@ class CsvRecords(LineReader):
     Args:
         recipe: the options by which the source is read.
         head: the first 64 KiB of the source.
-        keys: makes the key of a record.
+        keys: rule that gives records their keys, and says which records are left out.
         begins: function from a date to the first Unix minute of that day in the counter's time
             zone; None: days begin at midnight in the recipe's time zone.
 
     Attributes:
-        names: names of the columns; empty if the head has only blank lines and comments.
+        names: names of the columns: those of the recipe, else those of the header; empty if the
+            head has only blank lines and comments.
 
     Raises:
         BackfillError: the first record is no CSV, or is too long; or the header lacks a column
@@ -94,10 +95,11 @@ class CsvRecords(LineReader):
             )
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
-        """Add the records of ``block`` to ``tally``: as counted, left out or rejected.
+        """Add the records of ``block`` to ``tally``: as counted, left out or rejected. The header
+        and comments are ignored.
 
         Raises:
-            BackfillError: there is no header, since the head has only blank lines.
+            BackfillError: a record has no header, since the head has only blank lines.
         """
         note_block(block, tally)
         rows = self._rows(block.lines)
@@ -118,6 +120,11 @@ class CsvRecords(LineReader):
     def _is_one_record(self, row: Fields | None, line: bytes) -> bool:
         """Return True if an invalid record must be rejected as a whole. Return False if a wrong
         quote has joined several lines, so that these must be read one by one.
+
+        Args:
+            row: fields of the record, more or fewer than there are columns; None if the CSV parser
+                refuses the record.
+            line: its bytes.
         """
         if b"\n" not in line:
             return True
@@ -127,7 +134,9 @@ class CsvRecords(LineReader):
         return bool(self._comment) and line.startswith(self._comment)
 
     def _rows(self, lines: Sequence[bytes]) -> Iterator[Fields | None]:
-        """Iterate over the fields of each record; an invalid record gives None."""
+        """Iterate over the fields of each record; a record that the CSV parser refuses gives None.
+        ``lines`` has the bytes of the records.
+        """
         texts = [line.decode("utf-8", PERCENT) for line in lines]
         try:
             rows: list[Fields] = list(csv.reader(texts, delimiter=self._delimiter, strict=True))
@@ -159,8 +168,9 @@ class CsvRecords(LineReader):
         )
 
     def _escaped(self, text: str) -> Fields | None:
-        r"""Return the fields of a record, with backslashes read as escapes; None if the number of
-        fields then differs from the number of columns, or if there is no ``\"``.
+        r"""Return the fields of a record, with backslashes read as escapes. Return None if there is
+        no ``\"``, if the record is invalid even then, or if the number of fields differs from the
+        number of columns.
         """
         if '\\"' not in text:
             return None
@@ -179,8 +189,8 @@ class CsvRecords(LineReader):
         return next(csv.reader((text,), delimiter=self._delimiter, strict=True))
 
     def _quotes_are_right(self, line: bytes) -> bool:
-        """Return True if the quotes of an invalid record are right. Then a carriage return makes it
-        invalid.
+        """Return True if a record that the CSV parser refuses would be valid with blanks in place
+        of carriage returns: then its quotes are right.
         """
         return self._row(line.decode("utf-8", PERCENT).replace("\r", " ")) is not None
 
@@ -227,8 +237,8 @@ class CsvRecords(LineReader):
             tally.reject(number, reason, line)
 
     def _header(self, head: bytes) -> tuple[int, list[str]]:
-        """Return the line number and the column names of the header; (0, []) if the head has no
-        record.
+        """Return the line number and the column names of the header, which is the first record;
+        (0, []) if the head has only blank lines and comments.
 
         Raises:
             BackfillError: the first record is no CSV, or is too long.

@@ -30,8 +30,8 @@ _RECORD_BYTES: Final = SAMPLE_BYTES - 2 + _NUMBER
 
 
 class FirstSources:
-    """A map from each sample (the hash of a line) to the first source that has the line. It takes a
-    tenth of the memory of a dict.
+    """A map from each sample (the hash of a line) to the first source of a dry run that has the
+    line. It takes a tenth of the memory of a dict.
 
     There is one bytearray for each value of a sample's first two bytes. For each sample that begins
     with these, it contains the sample's other bytes and the number of the source.
@@ -118,14 +118,14 @@ class Trial(Sources):
     def count(
         self, session: Session, ahead: ReadAhead, source: int, found: ReadChunk, before: bytes
     ) -> ReadChunk:
-        """Add a chunk to the sums of the dry run, and return it.
+        """Check a chunk, add it to the sums of the dry run, and return it. Writes to no table.
 
         The arguments are those of ``count_chunk`` in ``transaction.py``, which counts a chunk in a
         real run; ``before`` is not used.
 
         Raises:
             BackfillError: other sources have many lines of the chunk, or a reconcile has set some
-                of its days.
+                of its days (which is not checked for a ``TruthTarget``).
             TooManyRejects: too many lines of the dry run would be rejected.
             StoreError: MySQL failed.
         """

@@ -129,7 +129,7 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
 
 
 def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
-    """Check the first lines of a CSV, NDJSON or JSON log; other access logs are not checked.
+    """Check the first lines of a CSV, NDJSON or JSON log. Sources in other formats are not checked.
     Refused are a time or an amount that contradicts the options or can be read in two ways, a JSON
     array whose objects are not each on a line, and times in a unit that makes all of them earlier
     than 1990. Other lines that cannot be read are rejected when they are counted.
@@ -240,13 +240,14 @@ def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
     """Return the recipe by which a source is read: it has the source's format and envelope instead
     of ``auto``. A recipe whose format is not ``auto`` is returned unchanged. If no format is
     recognized, but the name has an extension such as ``.csv``, or there is a key column, the format
-    is ``ndjson`` if the first line begins with ``{`` or ``[``, else ``csv``. Otherwise a head of
-    blank lines gives ``combined``.
+    is ``ndjson`` if the first line begins with ``{`` or ``[``, else ``csv``. If there is neither,
+    and the head has only blank lines, the format is ``combined``.
 
     Args:
         recipe: the recipe of the options.
         head: the first 64 KiB of the source, uncompressed.
-        name: the name of the source. An extension such as ``.csv`` says the format.
+        name: name of the source. ``.csv``, ``.ndjson`` or ``.jsonl`` at its end, or before the
+            extension of a compression, says the format.
 
     Raises:
         BackfillError: the source is UTF-16 or UTF-32; or its format is not recognized, differs from
@@ -291,8 +292,10 @@ def _first(head: bytes) -> bytes:
 
 
 def unnamed_amount(recipe: Recipe, head: bytes) -> str:
-    """Return the name of a column (of NDJSON: an object's member) that probably has amounts,
-    although the recipe counts each line as 1. Return '' if there is none.
+    """Return the name of a column (of NDJSON: a member of the first object) that probably has
+    amounts, although the recipe counts each line as 1, so that the user can be asked about it.
+    Return '' if there is none, if the recipe has an amount column or a visitor, and for other
+    formats than CSV and NDJSON.
 
     Args:
         recipe: the options by which the source is read.

@@ -68,9 +68,9 @@ class LineCounts:
 def begin(
     session: Session, options: BackfillOptions, sources: Sequence[str], holder: str
 ) -> tuple[int, Resolution]:
-    """Insert the row of a new run, in the state ``running``; also the counter's row, if there is
-    none. Returns the run's number, and the resolution in which a reconcile sums up its sources
-    (None in mode ``add``).
+    """Insert the row of a new run, in the state ``running``; also the counter's row in ``counter``,
+    if there is none. Returns the run's number, and the resolution in which a reconcile sums up its
+    sources (None in mode ``add``).
 
     A second call with the same ``holder`` inserts nothing and returns the same values. So call it
     again if the outcome of a call is unknown.
@@ -148,8 +148,9 @@ def require_running(session: Session, run: int) -> None:
 
 
 def end(session: Session, run: int, state: str, error: str = "") -> None:
-    """End a run: set its last state, and the error that ended it ('' for none), which is cut after
-    1,000 characters. A run that is not running any more stays as it is."""
+    """End a run: set its last state (``done``, ``stopped`` or ``failed``), and the error that ended
+    it ('' for none), which is cut after 1,000 characters. A run that is not running any more stays
+    as it is."""
     session.execute(
         f"UPDATE backfill_run SET state = %s, error = %s, seen = {_NOW}, ended = {_NOW}"
         " WHERE id = %s AND state = 'running'",
@@ -186,7 +187,8 @@ class Run:
         state: ``running``, ``done``, ``stopped``, ``failed``, ``undoing``, ``undone``, or
             ``deleted`` if its counter was deleted. A run whose process died stays ``running``: see
             ``seen``.
-        recipe: the options by which its lines were read.
+        recipe: the options by which its lines were read, as the command gave them: ``input_format``
+            is ``auto`` if the format of each source was detected.
         sources: names of its sources.
         holder: name of the process that began it.
         started, seen, ended: times of its beginning, of its last commit (or its undo's), and of its
@@ -220,13 +222,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """Sums of the chunks of one source that a run has counted.
+    """Sums of those chunks of one source that one run has counted.
 
     Attributes:
         id: number of the source.
         path: path of the file that was last read as this source.
-        name: name from ``--source-name``, which distinguishes sources with the same content; mostly
-            ''.
+        name: name from ``--source-name``, which distinguishes sources with the same content; '' if
+            none was given.
         chunks: number of the chunks.
         size_bytes, lines, counted, filtered, rejected, amount: see :class:`LineCounts`.
     """
@@ -291,7 +293,7 @@ def run(session: Session, number: int, *, lock: bool = False) -> Run:
 
 def sources_of(session: Session, number: int) -> list[RunSource]:
     """Return the sources of which a run has counted chunks, ordered by their numbers. Chunks that
-    an undo has taken back are left out.
+    an undo has taken back are left out, and so are sources without other chunks.
     """
     columns = "end_at - c.start_at", "lines_read", "counted", "filtered", "rejected", "amount"
     sums = ", ".join(f"SUM(c.{column})" for column in columns)
@@ -344,7 +346,8 @@ def after_correction(place: tuple[object, ...] | None) -> tuple[str, tuple[objec
     query needs another condition for that.
 
     Args:
-        place: (bucket, width, key) of the row before; None to select all rows of the run.
+        place: (bucket, width, key) of the last row that was read; None to begin with the run's
+            first row: then the condition is ''.
     """
     if place is None:
         return "", ()

@@ -37,7 +37,7 @@ class Recipe:
     Attributes:
         input_format: format of the lines. ``auto`` is detected by the first lines, ``log-format``
             is defined by ``log_format``.
-        log_format: a log format of Apache or nginx, in their syntax.
+        log_format: a log format of Apache or nginx, in their syntax; '' with other input formats.
         envelope: format of the text around each line, such as a syslog prefix; '' if there is none.
         key: template of the key: text with ``{field}``, in which ``{{`` and ``}}`` stand for
             braces. '' stands for the format's default (access logs: ``{path}``).
@@ -45,19 +45,20 @@ class Recipe:
             values of dimensions instead of a key.
         visitor: fields that together identify a visitor, for a counter of different visitors.
         key_column, time_column, amount_column: names of columns in a CSV header, or paths in
-            NDJSON; '' stands for the format's default. Without an amount column each line counts 1.
+            JSON. If they are '', ``key`` or ``dimensions`` make the key, the time is in the field
+            of the JSON log's format (CSV and NDJSON need a time column), and each line counts 1.
         more_time_columns: columns whose values are appended to that of the time column, with spaces
             between. Example: a time of day after a date.
         counter_column: the column with a line's counter; lines of other counters are left out. ''
             if there is no such column: then all lines count.
-        columns: column names of a CSV file that has no header.
+        columns: column names of a CSV file that has no header; empty if it has a header.
         comment: text with which comment lines of a CSV begin; '' if there are no comments.
         delimiter: the one character between fields of a CSV.
         decimal_point, thousands: characters before a fraction, and between groups of three digits,
             in amounts that are written as text. If both are '', amounts that could be read in two
             ways are rejected.
-        time_format: ``auto``, ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns``, or a strptime
-            pattern.
+        time_format: ``auto`` to recognize the format of each time, ``unix``, ``unix-ms``,
+            ``unix-us``, ``unix-ns``, or a strptime pattern.
         time_zone: IANA name of the zone for times that name no zone. With '', lines with such times
             are rejected.
         where: conditions. A line that does not meet all of them is left out.
@@ -92,8 +93,8 @@ class Recipe:
     end: date | None = None
 
     def to_json(self) -> str:
-        """Return JSON of the attributes that differ from their defaults. Equal recipes give equal
-        texts.
+        """Return JSON of the attributes that differ from their defaults, for the column ``options``
+        of ``backfill_run`` and ``backfill_source``. Equal recipes give equal texts.
         """
         given = {
             one.name: value
@@ -104,7 +105,7 @@ class Recipe:
 
     def described(self) -> str:
         """Return the options that differ from their defaults, as they are written on the command
-        line; ``(none)`` if there are none.
+        line; ``(none)`` if there are none. The values ``auto`` and ``log-format`` are left out.
         """
         words: list[str] = []
         for one in fields(self):
@@ -121,7 +122,9 @@ class Recipe:
 
     @property
     def times(self) -> tuple[str, ...]:
-        """The columns whose values, joined by blanks, are the time of a record."""
+        """The columns whose values, joined by blanks, are the time of a record; empty if there is
+        no time column.
+        """
         return tuple(name for name in (self.time_column, *self.more_time_columns) if name)
 
     def clock(self, begins: Callable[[date], int] | None) -> Clock:
@@ -170,16 +173,18 @@ class BackfillOptions:
             its beginning the run replaces these names by dates, in ``recipe``.
         mode: ``add`` if the sources have events that were never counted; ``reconcile`` if they have
             all events of their days.
-        name: text that distinguishes sources with the same content.
+        name: text that distinguishes sources with the same content; '' for none.
         delete_missing: True if a reconcile sets a key to 0 when no source has it; False to leave
             such a key unchanged.
         grace_s: seconds that must have passed since the end of a day before a reconcile sets the
             day's buckets.
-        wait_s: maximum of seconds that a reconcile waits for entries in the streams.
+        wait_s: maximum of seconds that a reconcile waits until entries in the streams are counted.
         jobs: number of child processes that read big sources.
         rate: maximum of lines per second; None for no maximum.
-        count_repeats: True to count lines although another source has them, too.
-        count_lines: True to count each line as 1, although a column probably has amounts.
+        count_repeats: True to count lines although another source has them, too; False to refuse a
+            chunk with many such lines.
+        count_lines: True to count each line as 1, although a column probably has amounts; False to
+            refuse a source with such a column that no option names.
         max_rejects: maximum of rejected lines of the run; None stands for :data:`MOST_REJECTS`.
         rejects: file for rejected lines; None to write no file.
         dry_run: True to report changes without making them.
@@ -241,7 +246,8 @@ class SourceReport:
         source: name of the source.
         outcome: ``counted``, ``known`` (the source has no new lines), ``rejected`` (all new lines
             were rejected), ``empty`` or ``failed``.
-        detail: text for users: how many lines were counted before, or the error.
+        detail: text for users: the error, or why there are no new lines, or how many lines were
+            counted before; '' if there is nothing to say.
         lines, counted, filtered, rejected: numbers of lines that this run has read, counted, left
             out and rejected.
         amount: sum of the amounts of the counted lines.
@@ -263,7 +269,7 @@ class Drift:
 
     Attributes:
         day: day of the cell, in the counter's time zone.
-        bucket: beginning of the bucket, as in the tables.
+        bucket: beginning of the bucket, as in the column ``bucket``: naive UTC; for a day its date.
         width: width of the bucket.
         key: key of the cell.
         had: total before the correction.
@@ -306,13 +312,14 @@ class BackfillReport:
             no sources, or a reconcile was stopped while it waited).
         counter, mode: as in the options.
         state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed`` (a
-            source failed, or nothing was corrected).
+            source failed, there are no sources, or ``reconcile.unreliable`` forbade to correct).
         sources: one report for each source that was opened or could not be, and for each name that
             stands for no file.
         lines, counted, filtered, rejected: sums of these numbers in the reports of the sources.
-        amount: sum of the added amounts, or of a reconcile's corrections.
-        known_lines: number of lines that earlier runs have counted.
-        by_day: (ISO date, amount) pairs that a dry run would add.
+        amount: sum of the added amounts, or of a reconcile's corrections; of a dry run: of those
+            that a real run would make.
+        known_lines: number of lines of these sources that earlier runs have counted.
+        by_day: (ISO date, amount) pairs that a dry run in mode ``add`` would add; else empty.
         corrections: number of cells whose total a reconcile has corrected, or a dry run would
             correct.
         drift: the first differences that a dry run of a reconcile has found.
@@ -346,8 +353,8 @@ def report(
     by_day: Sequence[tuple[str, int]] = (),
     notices: Iterable[str] = (),
 ) -> BackfillReport:
-    """Return a report whose numbers are the sums of its sources' numbers. See
-    :class:`BackfillReport` for the arguments.
+    """Return a report whose numbers of lines and amount are the sums of the numbers in ``sources``,
+    the reports of the sources. See :class:`BackfillReport` for the other arguments.
     """
     return BackfillReport(
         run=run,

@@ -3,8 +3,9 @@ reconcile, ``backfill_correction``. Further functions refuse days that a reconci
 counters with breakdowns.
 
 The journal (``backfill_journal``) has the cells that each chunk added, so that an undo can subtract
-them. Before anything is corrected, ``backfill_correction`` has the *truth* of a reconcile: the sums
-of its sources, in buckets of the resolution that the counter had when the run began.
+them. ``backfill_correction`` has the *truth* of a reconcile: the sums of its sources
+(``should_be``), in buckets of the resolution that the counter had when the run began. A correction
+also writes the former total (``had``) there; :func:`discard_truth` deletes the other rows.
 
 The sources of a reconcile have all events of the days that it sets. So nothing is added to these
 days, by any source, until the reconcile is undone. A chunk is counted under the share lock of the
@@ -155,8 +156,8 @@ def write_journal(session: Session, source: int, start_at: int, amounts: Amounts
 
 
 def read_journal(session: Session, counter: str, source: int, start_at: int, added: int) -> Amounts:
-    """Return the amounts that a chunk added. Amounts of breakdowns that were removed since are left
-    out.
+    """Return the amounts that a chunk added to the counter and its breakdowns, so that an undo can
+    subtract them. Amounts of breakdowns that were removed since are left out.
 
     Args:
         session: session in a transaction.
@@ -165,7 +166,7 @@ def read_journal(session: Session, counter: str, source: int, start_at: int, add
         added: sum of the amounts that the chunk added to the counter, to check the journal.
 
     Raises:
-        BackfillError: the journal is damaged.
+        BackfillError: the journal cannot be read, or its sum is not ``added``.
     """
     amounts = Amounts()
     ask = "SELECT cells FROM backfill_journal WHERE source = %s AND start_at = %s ORDER BY piece"
@@ -202,7 +203,8 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
 def discard_truth(session: Session, run: int) -> None:
     """Delete what an ended reconcile does not need any more: the samples of its sources, and its
     rows of ``backfill_correction`` that corrected nothing. Then set the run's ``resolution`` to
-    NULL, so that ``clear_reconciles`` skips it. Uses several transactions; may be called again.
+    NULL, so that ``clear_reconciles`` (``backfill/run.py``) skips the run. Uses several
+    transactions; may be called again.
     """
     for (source,) in session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,)):
         forget = "DELETE FROM backfill_sample WHERE source = %s"
@@ -252,14 +254,15 @@ def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> Non
 def later_set_notices(
     session: Session, counter: str, days: Iterable[date], run: int
 ) -> tuple[str, ...]:
-    """Return notices for users about days that an undo has changed, although a reconcile had set
-    them after the undone run.
+    """Return notices for users about days that an undo has changed, although a reconcile that is
+    not undone has set them: their totals no longer match the sources of that reconcile.
 
     Args:
         session: session outside a transaction.
         counter: name of the counter.
         days: days whose totals the undo has changed.
-        run: number of a run; only reconciles that came later are reported. 0 to report all.
+        run: number of the undone run if it was a reconcile: only later reconciles are reported.
+            After the undo of an added run 0, so that every reconcile is reported.
     """
     found = last_reconciles(session, counter, days, later_than=run)
     return tuple(
@@ -270,13 +273,15 @@ def later_set_notices(
 
 
 def _days_set_by(found: Mapping[date, int], run: int) -> str:
-    """Return the days that a run has set, as text for users. ``found`` has the run of each day."""
+    """Return the days of ``found`` whose run is ``run``, as text for users. ``found``: day → number
+    of the last reconcile that has set it.
+    """
     return days_text(day for day, by in found.items() if by == run)
 
 
 def days_text(some: Iterable[date]) -> str:
-    """Return days as text with ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``. Only ten ranges
-    are named; then the text ends with the number of further ranges."""
+    """Return days, sorted, as text with ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``. Only ten
+    ranges are named; if there are more, the text ends with the number of further ranges."""
     ranges: list[list[date]] = []
     for day in sorted(some):
         if ranges and day - ONE_DAY == ranges[-1][1]:

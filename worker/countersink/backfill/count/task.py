@@ -42,7 +42,8 @@ def refuse_counter(session: Session, catalog: Catalog, counter: str) -> None:
 
     Raises:
         WrongOption: it is the row count of a tracked table, which only triggers may count.
-        BackfillError: strict mode is on, and the counter does not exist.
+        BackfillError: strict mode is on, in which counters must be created before they are counted,
+            and the counter does not exist.
     """
     if counter in catalog.tracked:
         raise WrongOption(
@@ -87,8 +88,8 @@ class LineRate:
         stop: called during a pause; the pause ends early once it returns true.
 
     Attributes:
-        max_lines: maximum of lines in a chunk: about what the rate allows in a second, so that
-            pauses are short.
+        max_lines: maximum of lines in a chunk: what the rate allows in a second, so that pauses are
+            short, but at least :data:`MIN_LINES` and at most ``LINES``; ``LINES`` without a rate.
     """
 
     def __init__(self, rate: float | None, stop: Callable[[], bool]) -> None:
@@ -102,8 +103,8 @@ class LineRate:
         self._ready += lines / self._rate
 
     def wait(self) -> None:
-        """Wait until the rate allows the next chunk. Call it before each chunk, so that there is no
-        pause after the last chunk.
+        """Wait until the rate allows the next chunk, or ``stop`` returns true. Call it before each
+        chunk, so that there is no pause after the last chunk.
         """
         if (seconds := self._ready - time.monotonic()) > 0:
             pause(seconds, self._stop)
@@ -118,7 +119,7 @@ class ProgressWatch:
         sources: all sources of the run.
 
     Attributes:
-        jobs: number of child processes that are working.
+        jobs: number of child processes that are working, as set by ``ReadAhead``.
     """
 
     def __init__(self, on_progress: Callable[[Progress], object], sources: Sequence[Input]) -> None:
@@ -132,7 +133,8 @@ class ProgressWatch:
         self.jobs = 0
 
     def begin(self, source: Input, content: Content) -> None:
-        """Record that a source was opened, and report the progress."""
+        """Record that a source was opened, and report the progress. From now on, reports include
+        the position in ``content``."""
         self._source, self._content = source.name, content
         self.report()
 
@@ -170,11 +172,11 @@ class Work:
     Attributes:
         mysql_url: URL of the database.
         options: options of the run.
-        link: the session with the database.
-        catalog: the catalog as it was last read.
+        link: the session with the database, opened again if it is lost.
+        catalog: the catalog as it was last read; :meth:`locked_catalog` replaces it.
         run: number of the run; :data:`NO_RUN` before it begins, and in a dry run.
         target: where the amounts of chunks are added: the counter, or the sums of a reconcile.
-        sources: access to the known sources.
+        sources: access to the known sources; in a dry run the ``Trial``.
         pool: the thread and child processes that read chunks.
         rejects: the file of rejected lines.
         pace: pauses for ``--rate``.
@@ -208,10 +210,13 @@ class Work:
         return self.target.scheme(self.catalog.scheme(self.counter))
 
     def locked_catalog(self, session: Session) -> Catalog:
-        """Return the current catalog, and keep it from changing until the transaction ends.
+        """Take the share lock of the control row, so that the catalog does not change until the
+        transaction ends, and return ``catalog``. If its version has changed, ``catalog`` is first
+        replaced by a new object: so a caller can tell that a chunk was read by an old catalog.
 
         Raises:
-            BackfillError: a backfill may not count the counter.
+            BackfillError: a backfill may not count the counter; or a reconcile may not, since the
+                counter has breakdowns.
         """
         control = read_control(session)
         if self.catalog.version != control.catalog_version:
@@ -229,7 +234,8 @@ class OpenSource:
     Attributes:
         content: its bytes.
         head: the first 64 KiB of its bytes.
-        wanted: the row that this run would insert for the source.
+        wanted: the row of ``backfill_source`` to insert, unless the content belongs to a known
+            source; it has the recipe by which this run reads the lines.
         reader: reader of its lines.
         leave_open: True to leave out a last line without a newline: its end may not be written yet.
     """
@@ -243,7 +249,8 @@ class OpenSource:
 
 @contextmanager
 def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
-    """Open a source. A context manager; it gives None if the source is empty.
+    """Open a source, detect its format, and check its first lines. A context manager; it gives None
+    if the source is empty. ``work.watch`` reports the opening and the closing.
 
     Raises:
         BackfillError: the source cannot be read, or the options of the run do not fit it.

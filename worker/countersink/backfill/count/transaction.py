@@ -39,7 +39,7 @@ def count_chunk(
         source: number of the source.
         found: the chunk as it was read.
         before: digest of the content's chunk that ends where this one begins; empty if there is
-            none.
+            none. It must be the digest of the source's last stored chunk.
 
     Returns:
         The chunk as it was counted. It was read again if lines had to be rejected because of their
@@ -52,8 +52,8 @@ def count_chunk(
         SourceDiffers: the head or the last chunk of the source has changed; nothing was counted.
         RunEnded: the run has ended; nothing was counted.
         BackfillError: other sources have many lines of the chunk, a reconcile has set days of it,
-            the chunk before is being undone, or the counter must not be counted any more; nothing
-            was counted.
+            the chunk before is being undone, the counter must not be counted any more, or visitors
+            cannot be counted; nothing was counted.
         TooManyRejects: too many lines of the run would be rejected; nothing was counted.
         Conflict: another transaction holds rows; nothing was counted: call it again.
         StoreError: MySQL failed; after Unavailable the outcome is unknown: call it again.
@@ -131,8 +131,8 @@ def _refuse_undoing(session: Session, run: int) -> None:
 
 
 def _keep_samples(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
-    """Insert the samples (hashes of lines) of a chunk, and check that no other source has many of
-    its lines, unless the source has ``count_repeats``.
+    """Insert the samples (hashes of lines) of a chunk. Then check that no other source has many of
+    its lines; a source with ``count_repeats`` is not checked.
 
     Raises:
         BackfillError: another source has many of its lines.
@@ -153,7 +153,8 @@ def refuse_repeats(
     others: Mapping[bytes, Collection[int]],
     path: Callable[[int], str],
 ) -> None:
-    """Check that no other source has many lines of a chunk.
+    """Check that no other source has many lines of a chunk. ``find_repeats`` decides how many are
+    too many.
 
     Args:
         found: the chunk.
@@ -183,25 +184,29 @@ def refuse_repeats(
 
 
 def _last_day(ahead: ReadAhead, lines: Sequence[NumberedLine]) -> date:
-    """Return the last day of ``lines``, all of which the recipe counts."""
+    """Return the last day on which ``lines`` have events, for the advice in an error. The recipe
+    must count all these lines.
+    """
     bucket = ahead.bucket
     return bucket.scheme.local_day(max(bucket.decode(one)[0] for one in ahead.labels(lines)))
 
 
 def path_of(session: Session, source: int) -> str:
-    """Return the path of a source, as text for users."""
+    """Return the path of a source, as text for users; ``a deleted source`` if it has no row."""
     found = sources.read(session, source)
     return "a deleted source" if found is None else found.path
 
 
 def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
-    """Add the amounts and visitors of a chunk to the target of the run: the counter, or the sums of
-    a reconcile. The chunk must have been read with the current version of the catalog.
+    """Add the amounts and visitors of a chunk to the target of the run: the counter, whose keys
+    beyond its cap go to the overflow key, or the sums of a reconcile, without a cap. The chunk must
+    have been read with the current version of the catalog.
 
     Raises:
         RefusedMembers: the visitors of some lines cannot be counted; the exception has the labels
             and keys of these lines.
-        BackfillError: a reconcile has set days of the chunk, or its visitors cannot be counted.
+        BackfillError: an earlier reconcile has set days of a chunk that is to be added to the
+            counter, or no visitors of the counter can be counted.
     """
     work, catalog = ahead.work, ahead.catalog
     if ahead.bucket.salts is not None:
@@ -229,7 +234,8 @@ def _lines_of_cells(
     amounts: BucketAmounts, found: ReadChunk, capped: Capped
 ) -> Mapping[CellPlace, Sequence[LabelKey]]:
     """Return a map from each cell to the (label, key) pairs of the lines whose visitors are counted
-    in this cell. Cells of breakdowns and of the overflow key are included.
+    in this cell. Cells of breakdowns and of the overflow key are included. Lines without visitors
+    are left out. ``capped`` has the keys whose amounts were moved to the overflow key.
     """
     lines: dict[CellPlace, list[LabelKey]] = {}
     for label, key in found.members:

@@ -58,11 +58,12 @@ def begin(
     Args:
         redis_url: URL of the queue, without which a reconcile is refused.
         options: options of the run.
-        on_progress: called at each check of the streams.
-        stop: called at each check; waiting ends early once it returns true.
+        on_progress: called at each check of the streams that finds such entries.
+        stop: called at each of these checks; waiting ends early once it returns true.
 
     Returns:
-        That time in Unix ms: ``t0`` of :func:`correct`. None if ``stop`` returned true.
+        The time read from Redis's clock, in Unix ms: ``t0`` of :func:`correct`. None if ``stop``
+            returned true.
 
     Raises:
         BackfillError: there is no ``redis_url``, or entries are left after ``options.wait_s``.
@@ -122,9 +123,10 @@ def _unfinished(client: redis.Redis, upto: Ends) -> Ends:
 
 
 def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str:
-    """Return an error text if totals must not be set, or '' if they may be set. They must not be
-    set if all lines of a source were rejected. With ``delete_missing``, they also must not be set
-    if no line was counted, or if a line was rejected and ``max_rejects`` is None.
+    """Return an error text if totals must not be set to the sums of the sources, or '' if they may
+    be set. They must not be set if all lines of a source were rejected. With ``delete_missing``,
+    they also must not be set if no line was counted, or if a line was rejected and the user gave no
+    ``--max-rejects``. ``reports`` are the reports of the sources, all read completely.
     """
     rejected = sum(one.rejected for one in reports)
     for one in reports:
@@ -157,8 +159,9 @@ def correct(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """Set the totals of the days to the sums of the sources, which must all have been read
-    completely, and return what was corrected. Days that cannot be set are left out, with a notice.
+    """Set the totals of the days from ``--from`` to ``--to`` to the sums of the sources, which must
+    all have been read completely, and return what was corrected. Days that cannot be set are left
+    out, with a notice. Without ``delete_missing``, keys that no source has stay unchanged.
 
     Args:
         mysql_url: URL of the database.
@@ -167,8 +170,8 @@ def correct(
         resolution: width of the buckets in which the run has summed up its sources.
         t0: time from :func:`begin`; entries accepted before it are no longer counted in the days.
         on_progress: called before each day that is corrected.
-        on_notice: called with each notice about days that are left out, before any total is
-            changed.
+        on_notice: called with each notice about days that are left out from the beginning, before
+            any total is changed. The result has these notices as well, and later ones.
         stop: called before each range of keys; correcting ends early once it returns true.
 
     Raises:
@@ -209,8 +212,8 @@ def correct(
 
 
 def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date]) -> None:
-    """Mark days as set by a run. From now on, entries accepted before ``t0`` are not counted in
-    them.
+    """Mark days as set by a run, in ``reconciled_day``. From now on, entries accepted before ``t0``
+    are not counted in them.
     """
 
     def work(control: Control) -> None:

@@ -94,7 +94,7 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The corrections of one run of a reconcile.
+    """The corrections of one run of a reconcile, made for one range of keys at a time.
 
     Attributes:
         run: number of the run.
@@ -114,7 +114,8 @@ class Correction:
 
     def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:
         """Split a range into ranges of about ``rows`` rows, counting rows of the truth and the
-        counter. Without ``delete_missing``, keys that no source has are ignored. Locks nothing."""
+        counter. Without ``delete_missing``, rows of keys that no source has are not counted, and
+        the result is empty if there are no other rows. Locks nothing."""
         labels, values = labels_where(self.buckets(session).labels(keys.day))
         among, ends = keys.where()
         where, args = f"{labels} AND {among}", [*values, *ends]
@@ -134,7 +135,8 @@ class Correction:
         ]
 
     def correct(self, session: Session, keys: DayKeys) -> None:
-        """Set the totals of a range of keys, in all buckets of their day; committed on return.
+        """Set the totals of a range of keys, in all buckets of their day; committed on return. Does
+        nothing if an earlier call has done it.
 
         Args:
             session: session at REPEATABLE READ, outside a transaction.
@@ -245,7 +247,7 @@ def connect_for(mysql_url: str) -> Connect:
 def correct_day(
     keeper: KeptSession, correcting: Correction, day: date, *, stop: Callable[[], bool]
 ) -> bool:
-    """Set the totals of all keys of a day; return True. Return False if ``stop`` ended this early.
+    """Set the totals of a day's keys; return True. Return False if ``stop`` ended this early.
 
     Raises:
         RolledUpMeanwhile: the rest of the day can no longer be set.
@@ -285,7 +287,7 @@ class Corrected:
         amount: sum of the corrections.
         notices: sentences for users about days left out and rejected lines.
         finished: False if it was stopped before its end.
-        drift: the first differences, if this was a dry run.
+        drift: the first :data:`LISTED` differences, if this was a dry run; else empty.
     """
 
     corrections: int = 0

@@ -42,7 +42,7 @@ _END: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class DayBuckets:
-    """The buckets of a counter's days.
+    """The buckets of a counter's days, of all widths, which a reconcile sets.
 
     Attributes:
         counter: name of the counter.
@@ -58,7 +58,7 @@ class DayBuckets:
     def read(
         cls, session: Session, counter: str, resolution: Resolution, *, lock: str = ""
     ) -> "DayBuckets":
-        """Read the scheme of a counter, and return the buckets of its days.
+        """Read the scheme of a counter, and return its :class:`DayBuckets`.
 
         Args:
             session: session, in a transaction if ``lock`` is given.
@@ -88,11 +88,12 @@ class DayBuckets:
         return intervals(self.scheme.known_zone(), day, day)
 
     def left_out(self, session: Session, day: date) -> str:
-        """Return the reason, for users, why a past day cannot be set, or '' if it can be set.
+        """Return the reason, for users, why a past day cannot be set, or '' if it can be set. It
+        cannot be set if it is rolled up to months, or if a bucket lies partly in another day.
 
         Args:
             session: session for reading the rows of buckets that lie partly in the day.
-            day: the day.
+            day: a day that exists in the counter's time zone.
         """
         rolled_to = self.scheme.rolled_to("month")
         edges = {edge for pair in self.intervals(day) for edge in pair if edge is not None}
@@ -139,7 +140,7 @@ def check_days(work: Work, found: Iterable[Input]) -> None:
 
     Args:
         work: what all steps of the run share.
-        found: the sources; if a day is missing, the error names their first and last times.
+        found: the sources; if a day is missing, the error names the times of their lines.
 
     Raises:
         BackfillError: the first or the last day is missing, or there are too many days.
@@ -199,8 +200,8 @@ def choose(
 
 
 def truth_days(session: Session, run: int, chosen: Iterable[date]) -> list[date]:
-    """Return the chosen days that may have sums of the run's sources; the other days surely have
-    none.
+    """Return the chosen days that may have sums of the run's sources, so that :func:`correct` can
+    skip the others: these surely have none.
     """
     # A loose index scan: reads only the first row of each bucket.
     found = session.query(
@@ -240,12 +241,12 @@ def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[da
 
 
 def _covered_text(work: Work, found: Iterable[Input]) -> str:
-    """Return text for users: the times of the first and last lines of the sources, and the whole
-    days between; '' if these times are unknown.
+    """Return text for users: the earliest and the latest time in the first and last lines of the
+    sources, and the whole days between; '' if no time is known.
 
     Args:
         work: what all steps of the run share.
-        found: the sources; pipes are skipped.
+        found: the sources; pipes and sources that cannot be read are skipped.
     """
     minutes = set[int]()
     for source in found:
@@ -267,8 +268,8 @@ def _covered_text(work: Work, found: Iterable[Input]) -> str:
 
 
 def _minutes(work: Work, source: Input) -> set[int]:
-    """Return the Unix minutes of the lines in the first and the last 64 KiB of a source. Lines that
-    the recipe leaves out are included.
+    """Return the Unix minutes of the lines in the first and the last 64 KiB of a source; none if it
+    is empty. Lines that the recipe would leave out are included.
 
     Raises:
         BackfillError: the source cannot be read.
