@@ -138,8 +138,9 @@ class Engine:
         return not (self._started or self._events.unfolded() or self._buffer.held)
 
     def _wake(self) -> None:
-        """Start the threads, or wake the fold thread for a new event, and set ``Mode.HOT``. Not
-        called in this mode, in which the fold thread wakes up every 50 ms anyway."""
+        """Start the threads unless they run. If they run afterwards, switch to ``Mode.HOT`` and
+        wake the fold thread. The event buffer calls this for events that are added in another mode;
+        in ``HOT`` the fold thread wakes up every 50 ms anyway."""
         if self._options.handle_sigterm:
             lifecycle.reinstall_handlers()
         if self._start(wait=False):
@@ -220,8 +221,9 @@ class Engine:
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
         """Wait until events are folded, and begin a flush until ``deadline`` (monotonic). Return
-        a function to call until it returns True: the flush is over then (see ``Flush.over``); or it
-        cannot begin, as threads do not run or answer, and only ``close()`` can store the rows."""
+        a function to call until it returns True: the flush is over then, its rows stored or not
+        (see ``Flush.over``). If the threads do not run or answer, the function returns True at
+        once: only ``close()`` can store the rows then."""
         flush = self._begin(deadline)
         if flush is None or self._without_threads:
             return lambda: True  # close() flushes without threads
@@ -234,7 +236,7 @@ class Engine:
 
         Args:
             since: the value of :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>`
-                before the entries were stored.
+                before the entries were stored; after a further break ``applied`` returns None.
         """
         return None if self._spool and self._spool.waiting else self.trail.checkpoint(since)
 
@@ -244,7 +246,8 @@ class Engine:
         be known.
 
         Args:
-            since: number of breaks of the trail (see ``Trail``) that earlier calls have reported.
+            since: number of breaks of the trail (see ``Trail``) that earlier calls have reported. A
+                further break is reported, and the result is False.
         """
         deadline = time.monotonic() + timeout
         poll_seconds = POLL_SECONDS
@@ -292,8 +295,8 @@ class Engine:
 
     def close(self, timeout: float = 5.0) -> bool:
         """Flush, then end the threads. After that ``increment()`` raises RuntimeError. Increments
-        that could be stored neither in Redis nor in the spool are lost; they are logged, and count
-        as dropped. Idempotent.
+        that could be stored neither in Redis nor in the spool are lost; their number is logged, and
+        they count as dropped. Idempotent.
 
         Args:
             timeout: seconds that the flush may take; ending the threads may take a few more.

@@ -67,7 +67,7 @@ class Flushable(Protocol):
         """True if this process has counted nothing with the producer."""
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush and return a function, which returns True once the flush is over."""
+        """Begin a flush until ``deadline``; return a function that returns True once it is over."""
 
     def stop_counting(self) -> None:
         """From now on, drop increments instead of raising RuntimeError."""
@@ -79,7 +79,7 @@ class Flushable(Protocol):
         """Log the number of increments that are lost with the process, if there are any."""
 
     def start_over(self) -> None:
-        """Discard all increments, in a forked child."""
+        """Discard all increments, in a forked child: the parent stores them."""
 
 
 class _End:
@@ -88,9 +88,10 @@ class _End:
     Attributes:
         thread: id of the thread that ends the process; None while the process is not ending.
         until: monotonic time until which calls such as ``increment()`` block, as the process ends.
-        flushing: True while a flush runs that a signal has begun, besides the application's
-            handler.
-        closing: whether a signal or ``os._exit()`` began the last flush; signals then do nothing.
+        flushing: True while a flush that a signal has begun runs in a thread, alongside the
+            application's handler.
+        closing: whether a signal or ``os._exit()`` began the last flush; signals then do nothing,
+            until ``closed``.
         closed: whether a last flush by a signal is over; then signals have their default action."""
 
     def __init__(self) -> None:
@@ -133,8 +134,8 @@ def unregister(producer: Flushable) -> None:
 
 
 def hook_multiprocessing() -> None:
-    """Make this process flush at its end by a finalizer of ``multiprocessing`` if that is imported,
-    once; else do nothing. Each child of ``multiprocessing`` has to call this function."""
+    """Register :func:`close_all` as a finalizer of ``multiprocessing``, once, if that is imported;
+    else do nothing. Each child has to call this again: it has cleared the finalizers."""
     global _finalized
     # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")
@@ -153,15 +154,14 @@ def reinstall_handlers() -> None:
 
 def close_all() -> None:
     """Flush and close all producers at the end of the process, within the longest exit timeout.
-
     Calls of ``increment()`` in other threads block until ``_End.until``, because their increments
     can no longer be stored."""
     _close(list(_producers.values()))
 
 
 def wait_for_end() -> None:
-    """Block the caller until ``_End.until`` if the process is ending: its event came too late to be
-    stored. Threads of producers, and the thread that flushes at the end, are not blocked."""
+    """Block the caller until ``_End.until`` if the process is ending: the caller's event came too
+    late to be stored. Not blocked: threads of producers, and the thread that flushes at the end."""
     if (
         _end.thread is None
         or _end.thread == get_ident()
@@ -187,7 +187,7 @@ def _longest_timeout(producers: list[Flushable]) -> float:
 
 
 def _flush(producers: list[Flushable]) -> float:
-    """Flush the producers, all at the same time. Return the deadline (monotonic time)."""
+    """Flush all at once, for the longest exit timeout at most; return this deadline (monotonic)."""
     deadline = time.monotonic() + _longest_timeout(producers)
     waiting = []
     for producer in producers:
@@ -329,7 +329,7 @@ def _install(number: int, previous: Any) -> None:
 
 
 def _hook(module: ModuleType, name: str, before: Callable[..., None]) -> None:
-    """Replace the function ``name`` of ``module``, once, by one that calls ``before`` first."""
+    """Replace ``module.name``, once, by one that first calls ``before`` with its own arguments."""
     if name in _hooked:
         return
     _hooked.add(name)
@@ -373,7 +373,7 @@ def _before_raise(*numbers: int) -> None:
 
 
 def _ends_by(number: int) -> bool:
-    """Whether the process would end, without running Python code, if it sent itself this signal."""
+    """Whether this is a signal of ``NUMBERS`` that would end the process without Python code."""
     if number not in NUMBERS or number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return False
     handler = signal.getsignal(number)

@@ -26,11 +26,12 @@ name is ``""``."""
 
 class CounterLists:
     """A list of events for each counter, to which callers append without a lock. A list is never
-    removed or replaced.
+    removed or replaced, because callers keep references to it.
 
     Attributes:
         others: one more list, which all counters share. It takes events that cannot be in their
-            counter's own list.
+            counter's own list: events with a minute or an amount of their own, for example, and
+            those of counters for which :meth:`list_for` returns None.
 
     Args:
         width: number of list items that one event takes.
@@ -44,8 +45,8 @@ class CounterLists:
         self._turn = 0  # rotates the lists: at each call of waiting() another list is folded first
 
     def list_for(self, counter: str) -> list[Any] | None:
-        """Return the list of a counter, and make it if it is missing. Return None if there are too
-        many lists.
+        """Return the list of a counter, and make it if it is missing. Return None if it is missing
+        and ``MAX_COUNTERS`` counters have a list already.
         """
         events = self._by_counter.get(counter)
         if events is None and len(self._by_counter) < MAX_COUNTERS:
@@ -57,12 +58,12 @@ class CounterLists:
 
     @property
     def left(self) -> int:
-        """Number of events that are not folded yet."""
+        """Number of events in all lists, which are not folded yet."""
         return sum([len(events) for _, events in self._all]) // self._width
 
     def waiting(self) -> list[Listed]:
-        """Return the lists that have events. Each call puts another list at the end, because
-        :func:`fold_lists` begins there, and every list shall get its turn.
+        """Return the lists that have events, for :func:`fold_lists`. Each call puts another list at
+        the end, because :func:`fold_lists` begins there, and every list shall get its turn.
         """
         found = [
             (counter, events, len(events) // self._width) for counter, events in self._all if events
@@ -78,8 +79,9 @@ def fold_lists(lists: list[Listed], limit: int, fold: Callable[[str, list[Any], 
         lists: the lists, each with the number of its events to fold. The last list is folded first.
             A list that was folded completely, or of which ``fold`` has folded nothing, is removed
             from ``lists``.
-        fold: a function that folds events of one list. It takes the name of a counter, its list and
-            the maximum of events to fold, and returns the number of folded events.
+        fold: a function that folds events of one list and deletes them from it. It takes the name
+            of a counter, its list and the maximum of events to fold, and returns the number of
+            folded events.
     """
     done = 0
     while lists and done < limit:
@@ -93,7 +95,7 @@ def fold_lists(lists: list[Listed], limit: int, fold: Callable[[str, list[Any], 
 
 @dataclass(slots=True)
 class MemberQueue:
-    """The sightings of one counter that wait for its salt.
+    """The sightings of one counter that wait for salts.
 
     Attributes:
         oldest: the generation in which the oldest of these sightings came.
@@ -130,8 +132,8 @@ class WaitingMembers:
 
     def pop_excess(self) -> tuple[str, int, RowKey, int] | None:
         """If a limit is exceeded, remove one sighting and return its (counter, generation, key,
-        minute). The generation is that of the counter's oldest waiting sighting. Return None if no
-        limit is exceeded.
+        minute), so that it can be counted without its member. The generation is that of the
+        counter's oldest waiting sighting. Return None if no limit is exceeded.
 
         The newest sighting of the counter with most waiting members is removed, so that a counter
         without salts does not displace other counters.

@@ -1,8 +1,6 @@
-"""Class ``RowBuffer``, one amount per (counter, key, minute): limits on memory, and the order in
-which rows are handed out to be sent.
-
-See ``max_bytes_in_memory`` in ``producers/options.py`` for the limit.
-"""
+"""Class ``RowBuffer``, one amount per (counter, key, minute): limits on memory (see
+``max_bytes_in_memory`` in ``producers/options.py``), and the order in which rows are handed out to
+be sent."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -43,14 +41,15 @@ class RowBuffer:
 
     Attributes:
         promised: number of rows for which room was ever reserved (for batches). One thread at a
-            time changes it, without this lock.
+            time changes it, without the lock.
         redeemed: number of promised rows that were added, or given up.
         large_rows: whether rows may have dimensions or members, which make them larger.
         waiting_members: sightings that are not rows yet: the salts of their members are unknown.
 
-    With ``bounded=False`` methods add rows without checking the limits. Rows belong to generations,
-    numbered from 1. To find out later whether all present rows are stored, note :attr:`generation`:
-    they are stored as soon as :meth:`oldest_unsettled` returns a higher number.
+    With ``bounded=False`` methods add rows without checking the limits, for callers that have
+    reserved or checked the room. Rows belong to generations, numbered from 1. To find out later
+    whether all present rows are stored, note :attr:`generation`: they are stored as soon as
+    :meth:`oldest_unsettled` returns a higher number.
     """
 
     def __init__(self, limit: int, max_bytes: int = NEVER) -> None:
@@ -77,7 +76,7 @@ class RowBuffer:
 
     @property
     def waiting(self) -> int:
-        """Number of rows that were not handed out yet."""
+        """Number of rows, of all generations, that were not handed out yet."""
         taken = self._taken
         return self._current.size + (taken.left + taken.named_rows if taken else 0)
 
@@ -88,7 +87,7 @@ class RowBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that these rows and waiting members (see :attr:`held`) take."""
+        """Bytes of memory that the rows and waiting members of :attr:`held` take."""
         taken = self._taken
         handed_out = self._handed_out_rows * HANDED_OUT_BYTES + self.waiting_members.size
         return self._current.bytes + (taken.bytes if taken else 0) + handed_out
@@ -100,7 +99,7 @@ class RowBuffer:
 
     def fuller_than(self, part: float, unfolded: int) -> bool:
         """Return whether more than the fraction ``part`` of the bytes or of the rows that memory
-        may hold is in use. ``unfolded`` events take as many bytes as so many rows."""
+        may hold is in use. ``unfolded``, a number of events, counts in bytes: as so many rows."""
         memory = self.held_bytes + unfolded * ROW_BYTES
         return memory > part * self._max_bytes or self.held > part * self._limit
 
@@ -111,12 +110,12 @@ class RowBuffer:
 
     @property
     def free_rows(self) -> int:
-        """Number of rows for which there is certainly room, even if each needs a new table."""
+        """Number of further rows that surely have room, even if no two share counter and minute."""
         memory = (self._max_bytes - self.held_bytes) // ROOM_BYTES
         return max(0, min(self._limit - self.held, memory) - self.reserved)
 
     def has_room(self, rows: int, size: int) -> bool:
-        """Whether there is room for ``rows`` more rows that take ``size`` bytes together."""
+        """Whether ``rows`` rows of ``size`` bytes together have room besides the reserved ones."""
         reserved = self.reserved
         return (
             self.held + reserved + rows <= self._limit
@@ -124,7 +123,7 @@ class RowBuffer:
         )
 
     def fits(self, keys: Sequence[RowKey]) -> bool:
-        """Whether an empty buffer would have room for one row with each of ``keys``."""
+        """Whether an empty buffer has room for a row with each key, so that waiting can help."""
         size = TABLE_BYTES + rows_bytes(keys)
         return len(keys) <= self._limit and size <= self._max_bytes
 
@@ -149,7 +148,8 @@ class RowBuffer:
     def add_ones(
         self, counter: str, minute: int, keys: Sequence[RowKey], *, bounded: bool = True
     ) -> int:
-        """Add 1 to each of ``keys``; return how many were dropped (0 if not ``bounded``)."""
+        """Add 1 to each of ``keys``. Return how many increments were dropped for lack of room (0 if
+        not ``bounded``)."""
         rows = self._current
         table = rows.tables.get((counter, minute))
         if not (table is not None and table.large) and (not bounded or len(keys) <= self.free_rows):
@@ -169,7 +169,8 @@ class RowBuffer:
     def add_many(
         self, counter: str, minute: int, keys: Sequence[RowKey], amounts: list[int]
     ) -> int:
-        """Add ``amounts[i]`` to ``keys[i]``, all or none; return how many were dropped."""
+        """Add ``amounts[i]`` to ``keys[i]``. Return 0, or, if all are dropped for lack of room,
+        their number."""
         table = self._current.tables.get((counter, minute))
         if len(keys) > self.free_rows:
             new = keys
@@ -217,8 +218,8 @@ class RowBuffer:
         *,
         bounded: bool = True,
     ) -> int:
-        """Add ``calls`` increments, whose sum is ``amount``, to the row of ``key``. Return how many
-        were dropped for lack of room (0 if not ``bounded``)."""
+        """Add ``calls`` increments, whose sum is ``amount``, to the row of ``key``. Return 0, or
+        ``calls`` if they are dropped for lack of room (never if not ``bounded``)."""
         rows = self._current
         table = rows.tables.get((counter, minute))
         have = None if table is None else table.counts.get(key)
@@ -256,8 +257,8 @@ class RowBuffer:
         bounded: bool = True,
     ) -> int:
         """For each i, add a sighting under ``keys[i]`` of the member whose hash is ``hashes[i]``.
-        The salt of the hashes has the number ``number``. Return how many were dropped (0 if not
-        ``bounded``)."""
+        The salt of the hashes has the number ``number``. Return how many were dropped for lack of
+        room (0 if not ``bounded``)."""
         rows = self._current
         if bounded and len(keys) > self.free_rows:
             if len(keys) > 1:
@@ -272,9 +273,8 @@ class RowBuffer:
         return 0
 
     def add_members(self, sightings: Iterable[MembersRow], *, bounded: bool = True) -> int:
-        """Add sightings with hashed members; return how many were dropped (0 if not
-        ``bounded``).
-        """
+        """Add sightings with hashed members. Return how many were dropped for lack of room (0 if
+        not ``bounded``)."""
         tables: dict[tuple[str, int, int], tuple[list[RowKey], list[bytes]]] = {}
         for counter, key, minute, _, number, digest in sightings:
             keys, hashes = tables.setdefault((counter, minute, number), ([], []))
@@ -307,8 +307,8 @@ class RowBuffer:
         return queue.members
 
     def add_named(self, names: Names, rows: list[Row], *, bounded: bool = True) -> int:
-        """Add an entry with an id of the application. Return how many increments were dropped for
-        lack of room (0 if not ``bounded``)."""
+        """Add ``rows`` as one entry, whose id is hashed from ``names``. Return 0, or the number of
+        rows if they are dropped for lack of room (never if not ``bounded``)."""
         if bounded and not self.has_room(len(rows), named_bytes(names, rows)):
             return len(rows)
         self._current.add_named(names, rows)
@@ -329,7 +329,7 @@ class RowBuffer:
 
     def add_batches(self, batches: Sequence[IncrementBatch], minute: int) -> None:
         """Add batches for which room is reserved. Increments without a minute get ``minute``. The
-        caller has to update ``redeemed`` afterwards."""
+        caller has to add the room of the batches to ``redeemed`` afterwards."""
         ones: dict[tuple[str, int | None], list[RowKey]] = {}  # most increments; the fastest to add
         others: list[Event] = []
         for batch in batches:

@@ -56,7 +56,8 @@ class _CounterSalts:
         asked_at: monotonic time of the answer.
         since: monotonic time from which on Redis has been asked without a long pause. A salt that
             is still missing ``SALT_SECONDS`` after it will not come: no worker makes salts.
-        lacking: whether a salt was needed that no worker has made yet.
+        lacking: whether a sighting has since needed a salt that the answer lacks: workers have not
+            made it yet.
     """
 
     salts: list[tuple[Salt, Hasher]]
@@ -80,7 +81,9 @@ class Salts:
         self._wanted: dict[str, None] = {}  # requested by callers and by the fold thread
 
     def want(self, counter: str) -> None:
-        """Make the send thread read a counter's salts, unless it has ``MAX_COUNTERS`` requests."""
+        """Request a counter's salts from the send thread, unless those of ``MAX_COUNTERS`` counters
+        are requested already.
+        """
         if counter not in self._wanted and len(self._wanted) < MAX_COUNTERS:
             self._wanted[counter] = None
 
@@ -100,8 +103,10 @@ class Salts:
         return None
 
     def is_out_of_reach(self, counter: str, minute: int, now: int) -> bool:
-        """Return True if members seen in ``minute`` will never be hashed: it is before the first of
-        the known salts, or workers will not make its salt within a day. False if no salt is known.
+        """Return True if it is useless to wait for the salt of ``minute``: the minute is before the
+        first known salt; or it is after the last and a day ahead or more, so that workers will not
+        make its salt soon. Callers then refuse the sighting, or count it without its member. Return
+        False if no salt is known.
 
         Args:
             minute: the minute of the sighting.
@@ -116,8 +121,8 @@ class Salts:
 
     def counts_members(self, counter: str) -> bool | None:
         """Return whether a counter counts different members: by Redis's last answer, it has salts.
-        Return None if there is no answer yet, or if it is too old although Redis can be reached.
-        Unless the result is True, request the salts.
+        Return None if there is no answer yet, or if it is older than ``STALE_SECONDS`` although
+        Redis can be reached. Unless the result is True, request the salts.
         """
         known = self._known.get(counter)
         if known is None or not known.salts or self._is_unknown(known):
@@ -135,13 +140,16 @@ class Salts:
         return known.asked_at >= max(since, known.since + SALT_SECONDS)
 
     def is_due(self, counter: str) -> bool:
-        """Whether the salts of a counter were requested and are to be read from Redis now."""
+        """Whether the salts of a counter were requested, and were never read or not in the last
+        ``ASK_EVERY_SECONDS`` (``ASK_AGAIN_SECONDS`` if a salt is missing).
+        """
         return counter in self._wanted and self._due_in(counter) <= 0.0
 
     @property
     def pending(self) -> bool:
-        """Whether salts were requested for at least one counter whose salts are unknown, or (if
-        Redis answered the last request) were read ``STALE_SECONDS`` ago or earlier."""
+        """Whether salts of at least one requested counter are unknown: they were never read, or,
+        although Redis is :attr:`reachable`, not in the last ``STALE_SECONDS``. Sightings of this
+        counter would have to wait for them."""
         return any(self._is_unknown(self._known.get(counter)) for counter in list(self._wanted))
 
     def _is_unknown(self, known: _CounterSalts | None) -> bool:
@@ -150,7 +158,7 @@ class Salts:
     # --- the send thread's side --------------------------------------------------------------
 
     def due(self) -> list[str]:
-        """Return the names of the counters whose salts are to be read from Redis now."""
+        """Return the counters whose salts are to be read from Redis now: see :meth:`is_due`."""
         return [counter for counter in list(self._wanted) if self.is_due(counter)]
 
     def learn(self, counter: str, salts: list[Salt]) -> None:
@@ -191,8 +199,8 @@ class Sightings:
     ``seen()`` is one ``list.extend``, like the ``append`` of ``increment()``: see ``events.py``.
 
     Attributes:
-        fast: maps a counter to the ``extend`` of its list, which takes a key and a small member
-            (``bytes`` or ASCII).
+        fast: maps a counter to the ``extend`` of its list, which takes the key and the small member
+            (``bytes`` or ASCII) of a sighting that happens now.
         lists: the lists of the counters. The list that counters share has two items for each
             sighting: (counter, key or dimensions, minute or None for now), and the :data:`Member`.
         salts: the salts of members.
@@ -255,7 +263,8 @@ class Sightings:
         Args:
             lists: the lists with the sightings, as for :func:`fold_lists`.
             wait: True folds no more sightings than fit into the queue of waiting members, as long
-                as requested salts are unknown.
+                as requested salts are unknown. With False, sightings beyond it are counted without
+                their members.
         """
         if wait and self.salts.pending:
             limit = min(limit, self._buffer.waiting_members.room)

@@ -4,12 +4,13 @@ status, under WSGI and ASGI.
 Settings::
 
     MIDDLEWARE = ["countersink.producers.integrations.django.CountRequests", ...]
-    COUNTERSINK_PRODUCER = "shop.counting.producer"     # or a Producer; default: by environment
-    COUNTERSINK_MISSING = "off"     # without those variables count nothing; default: "error"
+    COUNTERSINK_PRODUCER = "shop.counting.producer"     # or a Producer; default: Producer.from_env
+    COUNTERSINK_MISSING = "off"     # without COUNTERSINK_REDIS_URL count nothing; default: "error"
     COUNTERSINK_COUNTER = "requests"                    # the default
     # Default: no dimensions, but keys such as "GET /users/<int:id>/ 200".
     COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}
-    COUNTERSINK_VISITORS = True     # or a function of the request, or its path; default: False
+    # Default: False. Or a function of the request, or its dotted path, such as "shop.visitor".
+    COUNTERSINK_VISITORS = True
 
 Make it the first item of ``MIDDLEWARE``: then it sees the responses as clients get them.
 """
@@ -75,7 +76,8 @@ class CountRequests:
 
     def __call__(self, request: Any) -> Any:
         """Let the application answer one request, and count the request. Return the response, or an
-        awaitable of it if the application is asynchronous.
+        awaitable of it if the application is asynchronous. A request whose exception gets here
+        counts with status 500, one that Django cancels after the client has disconnected with 499.
         """
         if self._async:
             return self._answer(request)

@@ -46,8 +46,9 @@ def count_requests(
 
 
 def _note_route(sender: object, **ignored: object) -> None:
-    """Store the matched URL rule, if any, in the environ; the request is counted under it. Called
-    before a function of the application can refuse the request.
+    """Store the matched URL rule, if any, in the environ; the middleware counts the request under
+    it. Flask's signal ``request_started`` calls this before a function of the application can
+    refuse the request.
     """
     rule = flask.request.url_rule
     if rule is not None:

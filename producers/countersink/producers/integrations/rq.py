@@ -43,6 +43,14 @@ class CountsJobs:
     If a work horse (the process that runs a job) is killed, the worker counts the run as failed.
     Jobs that RQ cleans up after a worker has died are not counted.
 
+    Attributes:
+        counter: the name of the counter to which runs are added.
+        missing: ``"off"`` counts nothing if ``COUNTERSINK_REDIS_URL`` is missing.
+        max_names: maximum of different functions; runs of further ones are counted as
+            ``__other__``.
+        dimensions: maps each dimension of the counter to ``function`` or ``state``, the part of the
+            key that is its value. None counts under keys, without dimensions.
+
     Raises:
         TypeError, ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is
             ``"off"``), or another setting of the environment or an attribute is invalid.

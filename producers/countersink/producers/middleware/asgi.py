@@ -57,8 +57,9 @@ class ASGIMiddleware:
         route: a function that returns the route template of a scope. By default this is
             ``scope["countersink.route"]``, which the application may set, or else the template that
             Starlette or FastAPI has matched. None is counted as ``__unmatched__``.
-        websockets: whether to count WebSockets, too, when they are accepted or refused. Their keys
-            have ``WEBSOCKET`` instead of a method: ``WEBSOCKET /rooms/{room} 101``.
+        websockets: whether to count WebSockets, too, when they are accepted (status 101) or refused
+            (403, or the status of the application's response). Their keys have ``WEBSOCKET``
+            instead of a method: ``WEBSOCKET /rooms/{room} 101``.
         max_routes: maximum of different route templates; requests with further templates are
             counted as ``__other__``.
         dimensions: maps each dimension of the counter to the part of the request that is its value:
@@ -92,7 +93,9 @@ class ASGIMiddleware:
         self._visitor = visitor_from(visitors, scope_visitor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request or WebSocket, or the lifespan of the server."""
+        """Let the application handle one request or WebSocket, or the lifespan of the server. Count
+        the request or, if WebSockets are counted, the WebSocket.
+        """
         kind = scope["type"]
         if kind == "lifespan":
             await _live(self._app, self._tally.flush, scope, receive, send)
@@ -136,7 +139,9 @@ class ASGIMiddleware:
 
 
 def scope_visitor(scope: Any) -> str:
-    """Return the visitor of an ASGI request: the client's address and user agent."""
+    """Return the visitor of an ASGI request: the client's address and user agent, separated by a
+    space, each empty if unknown.
+    """
     client = scope.get("client")
     agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
     return visitor_of(client[0] if client else "", agent.decode("latin-1"))

@@ -210,7 +210,9 @@ class CountedRequest:
         self.waiting = True
 
     def count(self, method: object, status: object) -> None:
-        """Count the request, unless it is counted already. Never raises."""
+        """Count the request, unless it is counted already. A method that is not in ``METHODS``, and
+        a status that is not a number from 100 to 599, become ``OTHER``. Never raises.
+        """
         if not self.waiting:
             return
         self.waiting = False
@@ -264,7 +266,9 @@ def visitor_from(visitors: bool | Visitor, default: Visitor) -> Visitor | None:
 
 
 def environ_visitor(environ: Any) -> str:
-    """Return the visitor of a WSGI request: the client's address and user agent."""
+    """Return the visitor of a WSGI request: the client's address and user agent, separated by a
+    space, each empty if unknown.
+    """
     return visitor_of(str(environ.get("REMOTE_ADDR", "")), str(environ.get("HTTP_USER_AGENT", "")))
 
 
