@@ -53,7 +53,9 @@ these signals, so that the application's threads receive them."""
 
 
 def start_thread(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    """Start a thread of the operating system that does not appear in ``threading.enumerate()``.
+    """Call ``target(*arguments)`` in a new thread of the operating system. The thread receives no
+    signals of the application and does not appear in ``threading.enumerate()``. No lock of Python's
+    ``threading`` is taken, so that a signal handler may call this.
 
     Raises:
         RuntimeError: the limit on threads is reached, or the interpreter is ending.
@@ -82,9 +84,9 @@ _ending = False
 
 
 def block_greenlets() -> None:
-    """Make each later wait, in :func:`pause` or for a bell, block all greenlets of its thread.
-    Called before the last flush of the process. Otherwise a greenlet could still count an event and
-    confirm it to a client, and the event would be lost.
+    """Make each later :func:`pause` and :meth:`Bell.wait_in_app` block all greenlets of its thread.
+    Called before the last flush of the process. Otherwise a greenlet that runs during such a wait
+    could count an event and confirm it to a client, and the event would be lost.
     """
     global _ending
     _ending = True
@@ -98,7 +100,9 @@ def greenlets_may_run() -> bool:
 
 
 def pause(seconds: float) -> None:
-    """Sleep for ``seconds`` in a thread of the application; other greenlets run meanwhile."""
+    """Sleep for ``seconds`` in a thread of the application. Other greenlets run meanwhile if
+    :func:`greenlets_may_run` returns True and the caller is not the event loop itself.
+    """
     if greenlets_may_run():
         try:
             time.sleep(seconds)
@@ -109,13 +113,13 @@ def pause(seconds: float) -> None:
 
 
 def let_app_run() -> None:
-    """Sleep for a moment, so that the application's threads get the interpreter lock."""
+    """Sleep for :data:`LET_RUN_SECONDS`, so that other threads get the interpreter lock."""
     sleep(LET_RUN_SECONDS)
 
 
 def in_main_thread() -> bool:
-    """Whether the current thread is the one in which Python runs signal handlers; False where this
-    is unknown.
+    """Whether the current thread is the one in which Python runs signal handlers. False if this is
+    unknown: with gevent or eventlet on another system than Linux.
     """
     if is_monkeypatched():
         # The patched get_ident() identifies the greenlet. The ids are equal on Linux only.
@@ -133,10 +137,10 @@ def in_producer_thread() -> bool:
 
 def _load_hub() -> None:
     """Make gevent import all modules of its hub (its event loop) before a second thread creates a
-    hub. Otherwise two threads that import the same module would deadlock, because gevent replaces
+    hub. Otherwise two threads that import the same module could deadlock, because gevent replaces
     the import locks, too.
 
-    Does nothing for eventlet, which creates its hub when it patches Python.
+    Does nothing if gevent is not imported: eventlet creates its hub when it patches Python.
     """
     gevent = sys.modules.get("gevent")
     if gevent is not None:
@@ -185,7 +189,9 @@ class Thread:
         return self._running.locked() if self._thread is None else self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the thread has ended, but at most ``timeout`` seconds; None sets no limit."""
+        """Wait until the thread has ended, but at most ``timeout`` seconds; None sets no limit.
+        Does not wait for a thread that was not started.
+        """
         if self._thread is not None:
             self._thread.join(timeout)
         elif self._running.acquire(timeout=-1 if timeout is None else timeout):
@@ -234,7 +240,9 @@ class Bell:
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def wait_in_app(self, seconds: float) -> bool:
-        """Wait like :meth:`wait`, in a thread of the application: other greenlets run meanwhile."""
+        """Do the same as :meth:`wait` in a thread of the application; other greenlets run meanwhile
+        if :func:`greenlets_may_run` returns True.
+        """
         if not greenlets_may_run():
             return self.wait(seconds)
         deadline = time.monotonic() + seconds
@@ -246,11 +254,12 @@ class Bell:
 
 
 class WorkThread(Thread):
-    """The base of a thread that waits until its bell rings, or for a time, and then works. If the
-    thread cannot be started, callers of :meth:`work` do the work themselves.
+    """The base class of a producer's send thread and spool thread. Their ``run`` waits until the
+    bell rings, or for a time, and then calls :meth:`work`, again and again until ``stopping``. If
+    the threads cannot be started, a flush calls :meth:`work` itself.
 
     Attributes:
-        stopping: whether the thread was told to end.
+        stopping: whether :meth:`stop` was called.
         bell: rung to make the thread work.
     """
 
@@ -263,13 +272,14 @@ class WorkThread(Thread):
         self._busy = False
 
     def stop(self) -> None:
-        """Let the thread end after its current work."""
+        """Set ``stopping`` and ring the bell, so that the thread ends after its current round."""
         self.stopping = True
         self.bell.ring()
 
     def work(self) -> None:
-        """Do the work. If another thread is doing it, wait and then do it. If this thread is doing
-        it already, because a signal handler has interrupted the work and calls this, do nothing.
+        """Call :meth:`work_once` in the caller's thread. If another thread is inside it, wait until
+        that call ends. If this thread is inside it already, because a signal handler has
+        interrupted the work and calls this, do nothing.
         """
         with self._working:
             if self._busy:

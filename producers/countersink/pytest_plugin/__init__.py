@@ -27,8 +27,8 @@ _OPEN: Final = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the ini option ``countersink_mysql_url``, the URL of the server for
-    ``countersink_store``.
+    """Add the ini option ``countersink_mysql_url``: the URL of the MySQL server on which
+    ``countersink_store`` creates databases. Without it, ``COUNTERSINK_MYSQL_URL`` is used.
     """
     parser.addini(_INI, f"URL of the MySQL server of countersink_store; default: {_MYSQL}")
 
@@ -36,8 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def countersink_producer(monkeypatch: pytest.MonkeyPatch) -> "Producer":
     """A producer that counts in memory, with the URL ``memory://``. The counts of this URL are
-    cleared before the test. During the test, ``Producer.from_env()`` counts in the same memory. So
-    does each producer that was created before with this URL.
+    cleared before the test. During the test, producers of ``Producer.from_env()`` count in the same
+    memory, and so does every other producer with this URL, even if it was created before.
     """
     from countersink.producers import Producer
 
@@ -52,10 +52,13 @@ def countersink_producer(monkeypatch: pytest.MonkeyPatch) -> "Producer":
 def countersink_store(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> "Iterator[Store]":
-    """A store on a database that is created for the test and dropped after it. ``Store.from_env()``
-    uses the same database during the test. If a transaction that outlasts the fixture has used the
-    database, the database is dropped when pytest ends. Without a server (``COUNTERSINK_MYSQL_URL``)
-    or without the package of ``Store``, the test is skipped.
+    """A store on a database that is created for the test, with all tables, and dropped after it.
+    ``Store.from_env()`` uses the same database during the test. If a transaction that outlasts the
+    fixture has used the database, pytest warns, and the database is dropped when pytest ends.
+
+    The server is that of the ini option ``countersink_mysql_url``, else of
+    ``COUNTERSINK_MYSQL_URL``. If neither is set, or a package that ``Store`` needs is missing, the
+    test is skipped; if the server cannot be used, the test fails.
     """
     try:
         from countersink.database.connection import connect

@@ -178,7 +178,7 @@ class DeadReason(StrEnum):
     )
 
     def document(self) -> dict[str, Any]:
-        """Return the texts and ``maybe_counted`` as a JSON object."""
+        """Return the four attributes as a JSON object, for the list of dead letters over HTTP."""
         return {
             name: getattr(self, name)
             for name in ("headline", "explanation", "remedy", "maybe_counted")
@@ -191,7 +191,8 @@ MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_cou
 
 def check_reason(reason: str, stored: Iterable[str]) -> None:
     """Raise ValueError if a reason is neither a DeadReason nor one of ``stored``, the reasons of
-    stored dead letters, which may be of a newer version. The message has a similar reason, or all.
+    stored dead letters, which may be of a newer version. The error's message suggests the most
+    similar reason; if none is similar, it lists all.
     """
     known = {*DeadReason, *stored}
     if reason not in known:
@@ -224,6 +225,7 @@ def row_fault(items: Sequence[object]) -> RowRefusal | None:
 
     Args:
         items: exactly four: counter, key (a text or a mapping of dimensions), minute, and amount.
+            How far the minute is ahead of now is not checked.
     """
     for item, (reason, check) in zip(items, _ITEM_CHECKS, strict=True):
         try:
@@ -242,8 +244,9 @@ class Bad:
         reason: the code of the fault.
         detail: the fault, as a sentence for people.
         payload: the row's JSON. For a whole entry it is the field ``rows`` (``b""`` for none); if
-            the fault is in another field, a JSON object of all. ``stream.decode.decode_payload``
-            reads a payload of a whole entry; the payload of a row needs ``[]`` around it first.
+            the fault is in another field, a JSON object of all fields of the entry.
+            ``stream.decode.decode_payload`` reads a payload of a whole entry; the payload of a row
+            needs ``[]`` around it first.
         counter: the row's counter; ``''`` if its name is not valid, or for a whole entry.
     """
 

@@ -2,10 +2,11 @@
 which join several values. The module has the limits and checks of dimensions, builds and splits the
 joined keys, and has a producer's cache of checked mappings (``KnownDimensions``).
 
-A breakdown counts a counter by some of its dimensions, in a fixed order. Its key is ``value 00
-value 00 …`` in this order. Inside a value, byte 00 is written as 01 01, and byte 01 as 01 02. So a
-key is valid UTF-8 and can be split again, and keys sort as their lists of values do. If there are
-two values or more, all keys with the same first value begin with this value and byte 00.
+A breakdown counts a counter by some of its dimensions, in a fixed order. Its keys have the values
+in this order, with byte 00 between two values. Inside a value, byte 00 is written as 01 01, and
+byte 01 as 01 02. So a key is valid UTF-8 and can be split again, and keys sort as their lists of
+values do. If there are two values or more, all keys with the same first value begin with this value
+and byte 00.
 
 The longest escaped value depends only on the number of dimensions: 255 bytes for one dimension, 127
 for two, 84 for three, then 63, 50, 41, 35, and 31 for eight.
@@ -56,7 +57,7 @@ def check_name(name: object) -> str:
     """Return ``name`` if it is a valid name of a dimension.
 
     Raises:
-        TypeError: ``name`` is not a ``str``.
+        TypeError: ``name`` is not a ``str`` (an instance of a subclass is refused, too).
         ValueError: it is not 1 to 32 characters of ``a-z 0-9 _`` with a letter at the beginning, or
             it is in :data:`RESERVED`.
     """
@@ -120,15 +121,16 @@ def check_row_key(key: object) -> RowKey:
 
 
 def width(dimensions: int) -> int:
-    """Return the most bytes that an escaped value may have in a key that joins ``dimensions``
-    values.
+    """Return the most bytes that one escaped value may have in a key that joins ``dimensions``
+    values (1 to 8).
     """
     return (MAX_KEY_BYTES + 1 - dimensions) // dimensions
 
 
 def part(value: str, dimensions: int) -> str:
     """Return ``value`` as it stands in a key that joins ``dimensions`` values: escaped, and cut to
-    :func:`width` bytes. If the result is unescaped and passed again, it does not change.
+    :func:`width` bytes. The result is the same for a value that a producer has cut to 255 bytes
+    already, and for an unescaped result, with the same ``dimensions``.
     """
     room = width(dimensions)
     if len(value) <= room and value.isascii() and "\0" not in value and "\1" not in value:
@@ -143,11 +145,15 @@ def part(value: str, dimensions: int) -> str:
 
 
 def composite(values: Sequence[str]) -> str:
-    """Return the key of a breakdown's row for some values. Each value is escaped, and cut to
-    :func:`width` bytes, so the key has at most 255 bytes.
+    """Return the key of a breakdown's row for the values of its dimensions. Each value is escaped,
+    and cut to :func:`width` bytes, so the key has at most 255 bytes.
 
     Args:
-        values: 1 to 8 values, in the breakdown's order; a lone surrogate may raise ValueError.
+        values: 1 to 8 values, in the breakdown's order.
+
+    Raises:
+        ValueError: a value holds a lone surrogate that :func:`countersink.runtime.limits.key_text`
+            does not make from any byte.
     """
     count = len(values)
     return SEPARATOR.join([part(value, count) for value in values])
@@ -155,7 +161,7 @@ def composite(values: Sequence[str]) -> str:
 
 def values_of(key: str) -> tuple[str, ...]:
     """Return the values in a key of :func:`composite`, in the breakdown's order. A value that was
-    cut stays cut. Never raises: any text is split at its separators.
+    cut stays cut. Never raises: any text is split at its separators; ``''`` gives one value ``''``.
     """
     return tuple([unescape(value) for value in key.split(SEPARATOR)])
 
@@ -166,12 +172,16 @@ def escape(value: str) -> str:
 
 
 def unescape(value: str) -> str:
-    """Return the text from which :func:`escape` made ``value``."""
+    """Return the text from which :func:`escape` made ``value``. In any other text, a byte 01
+    that neither 01 nor 02 follows stays.
+    """
     return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], value)
 
 
 def _checked_names(dimensions: Mapping[str, str]) -> tuple[str, ...]:
-    """Check the names of a mapping; return them sorted, and cache them in ``_sorted_names``."""
+    """Check the names of a mapping; return them sorted. They are cached in ``_sorted_names``, until
+    it has ``_NAMES_LIMIT`` items. See :func:`check_name` for errors.
+    """
     given = tuple(dimensions)
     names = tuple(sorted([check_name(name) for name in given]))
     if len(_sorted_names) < _NAMES_LIMIT:
@@ -202,13 +212,13 @@ class KnownDimensions:
 
     Checking and sorting a mapping takes several times as long as the rest of an increment. Finding
     it in the cache takes a tenth of that. The order of a mapping's items does not matter.
-    Thread-safe, because each step is one operation of a dictionary. A caller that looks values up
-    in ``by_counter`` itself finds them by equality. So it may accept an instance of a subclass of
-    ``str``, which :meth:`row_key` refuses.
+    Thread-safe, because each step is one operation of a dictionary. A producer's calls look values
+    up in ``by_counter`` themselves, before they call :meth:`row_key`, and find them by equality. So
+    they may accept an instance of a subclass of ``str``, which :meth:`row_key` refuses.
 
     Attributes:
-        forget: a function to call when the cache is emptied. Callers that keep lists of
-            ``by_counter`` drop them in it.
+        forget: a function to call when the cache is emptied because it is full
+            (:data:`MOST_KNOWN`). In it, callers drop the parts of ``by_counter`` that they keep.
         by_counter: maps a counter to a list. Item n of the list is the :data:`Known` for the names
             of the counter's latest increment with n dimensions. If there was no such increment, it
             is a :data:`Known` without names.
@@ -220,8 +230,9 @@ class KnownDimensions:
     _held: int = 0  # approximate: threads may add at the same time
 
     def row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """Return a caller's key, checked, in the form of :data:`RowKey`. Dimensions are cached from
-        the second call with their names on, if the values are short ASCII; a text is never cached.
+        """Return a caller's key, checked, in the form of :data:`RowKey`. A ``dict`` with short
+        ASCII values is cached if the counter's latest increment with as many dimensions had the
+        same names. Otherwise the key is checked, and the names of its dimensions are remembered.
 
         Args:
             counter: a valid counter name.

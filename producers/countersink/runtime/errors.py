@@ -3,7 +3,7 @@
 ::
 
     ExplainedError  the message is for a user; its class may add advice
-    GivenUp         the wait for a server ended before the server came back
+    GivenUp         a stop ended the wait for a server before the server came back
 """
 
 
@@ -15,6 +15,6 @@ class ExplainedError(Exception):
 
 
 class GivenUp(Exception):
-    """The wait for a server ended before the server came back. ``__cause__`` is the server's last
-    error, if a call to it failed.
+    """The wait for a server ended because of a stop, before the server came back. ``__cause__`` is
+    the server's last error, if a call to it failed.
     """

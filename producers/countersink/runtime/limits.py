@@ -92,7 +92,7 @@ def check_minute(minute: object) -> int:
     """Return ``minute`` if it is an event time in whole Unix minutes, from 1970 to 9999-12-25.
 
     Raises:
-        TypeError: ``minute`` is not an ``int``.
+        TypeError: ``minute`` is not an ``int`` (a ``bool`` or another subclass is refused, too).
         ValueError: it is out of range.
     """
     if type(minute) is not int:
@@ -107,7 +107,7 @@ def latest_minute(at: int = 0) -> int:
     clock, or 366 days after ``at``, whichever is later; at most :data:`MAX_MINUTE`.
 
     Args:
-        at: the time at which the event's entry was sent, in Unix ms.
+        at: the time at which the event's entry was sent, in Unix ms; 0 if it is unknown.
     """
     return min(MAX_MINUTE, max(at, int(time.time() * 1000)) // 60_000 + MAX_AHEAD)
 
@@ -117,7 +117,7 @@ def check_event_minute(minute: object) -> int:
     minutes.
 
     Raises:
-        TypeError: ``minute`` is not an ``int``.
+        TypeError: ``minute`` is not an ``int``; see :func:`check_minute`.
         ValueError: it is out of the range of :func:`check_minute`, or more than 366 days after now.
     """
     checked = check_minute(minute)
@@ -197,7 +197,8 @@ def cut_key(key: str, most: int = MAX_KEY_BYTES) -> str:
 
 
 def key_bytes(key: str) -> bytes:
-    """Return the bytes that the table holds for ``key``; a key of more than 255 bytes is cut.
+    """Return the bytes that the SQL column ``counter_key`` holds for ``key``; a key of more than
+    255 bytes is cut.
 
     Raises:
         ValueError: ``key`` holds a lone surrogate that :func:`key_text` does not make from any
@@ -207,8 +208,8 @@ def key_bytes(key: str) -> bytes:
 
 
 def stored_form(key: str) -> str:
-    """Return the key that the table holds for ``key``, as a text; a key of more than 255 bytes is
-    cut.
+    """Return the text of the bytes that the SQL column ``counter_key`` holds for ``key``; a key of
+    more than 255 bytes is cut.
 
     Raises:
         ValueError: ``key`` holds a lone surrogate that :func:`key_text` does not make from any
@@ -218,7 +219,7 @@ def stored_form(key: str) -> str:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the bytes of a key, or of one value in a composite key. The inverse is
+    """Return the bytes of a key, or of one value in a composite key; nothing is cut. The inverse is
     :func:`key_text`.
 
     Raises:
@@ -229,7 +230,7 @@ def text_bytes(text: str) -> bytes:
 
 
 def key_text(key: bytes) -> str:
-    """Return the text of a key in the table. A byte that is not valid UTF-8 becomes a lone
-    surrogate, which :func:`text_bytes` turns back into the byte.
+    """Return the text of a key's bytes in the database. A byte that is not valid UTF-8 becomes a
+    lone surrogate, which :func:`text_bytes` turns back into the byte.
     """
     return bytes(key).decode("utf-8", "surrogateescape")

@@ -78,9 +78,9 @@ class Log:
     def seldom(
         self, action: str, text: str, *, level: int = logging.WARNING, item: str = "", **fields: Any
     ) -> bool:
-        """Write the record, without ``item`` (the thing it is about), and return True. If this
-        method wrote one with this ``action`` and ``item`` less than :data:`QUIET_S` ago, write
-        nothing and return False."""
+        """Write a record and return True; but if this method has written one with the same
+        ``action`` and ``item`` less than :data:`QUIET_S` ago, write nothing and return False.
+        ``item`` names the thing that the record is about; it is not written."""
         now = time.monotonic()
         last = self._last.get((action, item))
         due = last is None or now - last >= QUIET_S
@@ -90,8 +90,8 @@ class Log:
         return due
 
     def bug(self, where: str) -> None:
-        """Log the exception that is being handled, by :meth:`seldom`: at most once a minute for all
-        exceptions together. ``where`` names the part of the program that continues in spite of it.
+        """Log the exception that is being handled, by :meth:`seldom`: at most once a minute for
+        all exceptions of this ``Log``. ``where`` names the part of the program that continues.
         """
         text, error = f"{where} continues after an unexpected error", sys.exception()
         self.seldom("internal_error", text, level=logging.ERROR, bug=error)
@@ -118,8 +118,8 @@ def error_text(error: BaseException) -> str:
 
 
 def passwords(url: str) -> list[tuple[int, int]]:
-    """Return the positions of all passwords in ``url``, in order, each as the begin and end of a
-    slice.
+    """Return the positions of all passwords in ``url``, also in its query parameters such as
+    ``password=``, in order, each as the begin and end of a slice.
 
     The URL may have several hosts and may be malformed: a password may stand where a port belongs,
     or may have a ``/``, ``?`` or ``#`` that is not quoted.
@@ -159,7 +159,7 @@ def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a line of JSON with its time, level, action, message and fields."""
+    """Formats a record as a line of JSON: time, level, action, message, fields, any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line of JSON."""
@@ -360,9 +360,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
-    """Send to ``stream`` (default: stderr) countersink's log records, from INFO on unless another
-    level is set, and warnings of libraries whose loggers have no handler; return the handler.
-    ``log_format``: ``json`` or ``text``."""
+    """Send to ``stream`` (default: stderr) countersink's log records (INFO and above, unless its
+    logger has a level already) and warnings of libraries whose loggers have no handler. Return the
+    handler. ``log_format``: ``json`` or ``text``."""
     handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger(_ROOT)
@@ -376,8 +376,8 @@ def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
 
 @contextlib.contextmanager
 def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandler]:
-    """Run the block with the handler of :func:`set_up`; wait at its end up to 1 s for kept
-    lines."""
+    """Run the block with the handler of :func:`set_up`; at its end remove the handler, and wait up
+    to 1 s for kept lines."""
     handler = set_up(log_format, stream)
     try:
         yield handler

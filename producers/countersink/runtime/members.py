@@ -1,6 +1,6 @@
-"""Members: checks, hashes and salts. A member is a text such as a visitor's address; a counter with
-``--unique`` counts how many different members it got. ``Salt`` is a salt of the hashes, with its
-JSON form in Redis; ``Seen`` has the hashes in one row of an entry.
+"""Members: checks, hashes and salts. A member is a text, such as a visitor's address, or bytes; a
+counter with ``--unique`` counts how many different members it got. ``Salt`` is a salt of the
+hashes, with its JSON form in Redis; ``Seen`` has the hashes in one row of an entry.
 
 A member is never sent, stored or logged. Only its hash is, which depends on a salt of its counter.
 """
@@ -91,8 +91,8 @@ def no_salt_of_time(counter: str) -> str:
 
 
 def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
-    """Return the salt that is used at a Unix minute, or None if that salt is not made yet or was
-    deleted.
+    """Return the one of ``salts`` that is used at a Unix minute, or None if there is none because
+    it is not made yet or was deleted.
     """
     for salt in salts:
         if salt.begins <= minute and (salt.ends is None or minute < salt.ends):
@@ -103,7 +103,7 @@ def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
 def visitor_of(address: str, agent: str) -> str:
     """Return the text that stands for a visitor if the application names no member: the client's
     address, a space, and the user agent. Each of the two is cut as a key is; see
-    :func:`countersink.runtime.limits.cut_key`.
+    :func:`countersink.runtime.limits.cut_key`. A lone surrogate becomes ``?``.
     """
     texts = (text.encode("utf-8", "replace").decode() for text in (address, agent))
     return " ".join([cut_key(text) for text in texts])

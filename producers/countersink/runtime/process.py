@@ -41,8 +41,8 @@ def host_name() -> str:
 
 
 def process_name(purpose: str = "") -> str:
-    """Return a name that no other process ever has: ``purpose``, host, pid and random hex digits.
-    Each call returns another name.
+    """Return a name that no other process ever has: ``purpose`` unless it is ``''``, host, pid and
+    random hex digits. Each call returns another name.
     """
     name = f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
     return f"{purpose}-{name}" if purpose else name
@@ -73,7 +73,7 @@ class Stop:
                 self._closed.release()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for ``seconds``, or until a stop is requested. Return True if it was requested."""
+        """Sleep for ``seconds``, or until a stop is requested. Return whether it was requested."""
         if not self._requested and self._closed.acquire(timeout=max(0.0, seconds)):
             self._closed.release()  # for other waiting threads
         return self._requested
@@ -139,7 +139,8 @@ def stop_by_signals(
         log: the log that gets a record of the signal, and a record of a forced end.
         within_s: seconds from the signal to the forced end.
         doing: the log's text for the work that follows the request.
-        left: the end of the log's text about a forced end, which says what work is unfinished.
+        left: the end of the log's text about a forced end, which says what work is unfinished, such
+            as ``: the batch stays pending``.
         asked: a function to call on a thread after the request; at most a second is waited for it.
         forced: a function to call on a thread right before a forced end; at most a second is waited
             for it, too.
@@ -189,7 +190,8 @@ def _pipe() -> tuple[int, int]:
 @contextmanager
 def _written_to(writer: int, numbers: Sequence[signal.Signals]) -> Iterator[None]:
     """Inside the block, the signals ``numbers`` are only written to the descriptor ``writer``. The
-    end of the block closes the descriptor, so that the pipe's reader gets end of file.
+    end of the block restores their handlers and closes the descriptor, so that the pipe's reader
+    gets end of file.
     """
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -224,7 +226,9 @@ def header_host(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host``, an address or a name, is loopback. Names are not resolved."""
+    """Return whether ``host`` is an address of loopback (``::ffff:127.0.0.1``, too) or a name of
+    it: ``localhost`` and the like. For other names, which are not resolved, return False.
+    """
     name = host.lower()
     if name in _LOCAL or name.endswith(".localhost"):
         return True

@@ -1,10 +1,11 @@
 """Retries while a server is away, and pauses between pieces of work.
 
-``Patience`` and ``retry`` repeat a call, with pauses from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``,
-or down to half of these. After a stop request they give up when ``TRIES_WHILE_STOPPING`` tries have
-failed. ``Outage`` logs that a server is away (``waiting``, every ``SAY_EVERY_S``) and that it is
-back (``resumed``). ``Pace`` lets a job work for a share of the time, a setting of commands and
-jobs; each rest after a piece of work takes at most ``LONGEST_REST_S``.
+``Patience`` and ``retry`` repeat a call, with pauses that grow from ``FIRST_PAUSE_S`` to
+``LONGEST_PAUSE_S``, each shortened by up to a half at random. After a stop request they give up
+when ``TRIES_WHILE_STOPPING`` tries have failed. ``Outage`` logs that a server is away (action
+``waiting``, every ``SAY_EVERY_S``) and that it is back (``resumed``). ``Pace`` lets a job work for
+a share of the time, a setting of commands and jobs; each rest after a piece of work takes at most
+``LONGEST_REST_S``.
 """
 
 import logging
@@ -33,8 +34,9 @@ Result = TypeVar("Result")
 
 
 class Backoff:
-    """The pauses between tries: each may be twice as long as the last, up to ``longest_s``. Half of
-    this time is random, so that several processes do not return to the server at the same time.
+    """The pauses between tries, in seconds. Their maximum is ``first_s`` for the first pause, and
+    doubles with each further pause, up to ``longest_s``. A pause is a random time between half the
+    maximum and the maximum, so that several processes do not return to the server at the same time.
     """
 
     def __init__(self, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
@@ -42,7 +44,7 @@ class Backoff:
         self._longest = longest_s
 
     def pause_s(self) -> float:
-        """Return the seconds to wait before the next try."""
+        """Return the seconds to wait before the next try. Each call doubles the maximum."""
         pause = self._next * random.uniform(0.5, 1.0)
         self._next = min(2 * self._next, self._longest)
         return pause
@@ -81,7 +83,8 @@ class Outage:
 
     def failed(self, error: Exception, **fields: Any) -> None:
         """Note a failure of the server. The first that is not ``tolerated`` begins an outage and is
-        logged, a later one if the last record is 30 s old; ``fields`` go into the log record.
+        logged; a later one is logged if the last record is 30 s old or older. ``fields`` go into
+        the log record.
         """
         now = time.monotonic()
         with self._lock:
@@ -106,8 +109,8 @@ class Outage:
             )
 
     def over(self, *, quietly: bool = False) -> None:
-        """Note that the server serves, which ends an outage. If there was an outage, log that the
-        server is back, unless ``quietly`` is true.
+        """Note that the server serves. If there is an outage, this ends it and logs that the server
+        is back; with ``quietly`` nothing is logged.
         """
         with self._lock:
             self._failures = 0
@@ -136,7 +139,8 @@ def retry(
         work: the call. It may have taken effect although it raised an error.
         passes: returns whether an error may pass by itself or by an operator's action.
         stop: returns whether a stop is requested.
-        failed: a function to call with each error that may pass, before the pause.
+        failed: a function to call with each error that may pass, before the pause; not with the
+            error at which this function gives up.
         wait: sleeps for a number of seconds, or until a stop is requested.
         tries: number of failed tries after which to give up once a stop is requested; a try during
             which the request came counts, too.
@@ -166,14 +170,15 @@ def retry(
 
 @dataclass(repr=False, eq=False)
 class Patience:
-    """Repeats calls that need one server until they succeed, or fail after a stop. For one thread.
+    """Repeats calls that need one server until they succeed, or gives up after a stop request. Logs
+    outages of the server, but not a single failure between successes. For one thread.
 
     Args:
         service: the server's name in the log: ``Redis`` or ``MySQL``.
         passes: returns whether an error may pass by itself or by an operator's action. Other errors
             are raised.
-        stop: the request to stop. After it a call is tried :data:`TRIES_WHILE_STOPPING` times at
-            most.
+        stop: the request to stop. After it, a call gives up when :data:`TRIES_WHILE_STOPPING` tries
+            have failed.
         log: the log that gets the records of outages.
         waiting: a function to call with the error before each pause.
     """
@@ -229,7 +234,7 @@ def pause(
 
     Args:
         seconds: seconds to sleep.
-        stop: returns whether to end the sleep.
+        stop: returns whether to end the sleep; called every 0.05 s.
         clock: returns monotonic seconds.
         sleep: sleeps for a number of seconds.
     """

@@ -24,8 +24,9 @@ def iso(moment: date, timespec: str = "milliseconds") -> str: ...
 @overload
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None: ...
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
-    """Return a day or a time as ISO 8601. A time is written in UTC with a final Z; a time without a
-    zone is taken as UTC. For None, return None.
+    """Return a day or a time as ISO 8601. A time is written in UTC with a final Z; ``timespec``
+    is its last unit, as in ``datetime.isoformat``. A time without a zone is taken as UTC. For None,
+    return None.
     """
     if not isinstance(moment, datetime):
         return None if moment is None else moment.isoformat()
@@ -34,8 +35,8 @@ def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
 
 
 def iso_ms(ms: int) -> str:
-    """Return a time in Unix ms as ISO 8601, or the number itself as text if a ``datetime`` cannot
-    hold the time.
+    """Return a time in Unix ms as ISO 8601 in UTC, or the number itself as text if a ``datetime``
+    cannot hold the time.
     """
     try:
         return iso(datetime.fromtimestamp(ms / 1000, UTC))
@@ -73,7 +74,9 @@ def read_day(text: str) -> date:
 
 
 def read_edge(text: str) -> date:
-    """Return the day, or the time with or without a time zone, that a text names.
+    """Return the day (a ``date``) or the time (a ``datetime``) that a text names, such as
+    ``2026-11-21`` or ``2026-11-21T08:00Z``. A time without a time zone becomes a naive
+    ``datetime``.
 
     Raises:
         ValueError: the text is neither a day nor a time.
@@ -137,7 +140,7 @@ def read_range_edge(text: str, weekday: int, *, times: bool = True) -> date | Da
         times: whether times are allowed.
 
     Raises:
-        ValueError: the text is none of these.
+        ValueError: the text is none of these, or a time that is not allowed.
     """
     if text.lower() in ("today", "yesterday", *WEEKDAYS):
         return DayName(text.lower())
@@ -181,9 +184,15 @@ def did_you_mean(
     name: str, names: Iterable[str], similarity: float = 0.6, *, prefix: str = ""
 ) -> str:
     """Return the question "did you mean …?" with the one of ``names`` that is most similar to
-    ``name``. Return an empty text if no similarity (0 to 1) reaches ``similarity``. Names start
-    with ``prefix``, which is not compared. If there are more than ``_CANDIDATES`` names, only those
-    are compared that stand next to ``name`` in sorted order."""
+    ``name``, or an empty text if none is similar enough. If there are more than ``_CANDIDATES``
+    names, only those are compared that stand next to ``name`` in sorted order.
+
+    Args:
+        name: the name that a user gave, with or without ``prefix``.
+        names: the names that exist.
+        similarity: the least similarity, from 0 to 1 (equal).
+        prefix: a text with which all ``names`` begin; it is left out of the comparison.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 (few processes need it)
 
     rest = name.removeprefix(prefix)

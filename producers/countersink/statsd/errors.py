@@ -22,7 +22,9 @@ class MapError(ValueError):
 
 
 class NotLoopback(ValueError):
-    """Other machines can send to the host of the listener, and the options do not allow that."""
+    """An address of the listener is not loopback, so that other machines can send to it, and the
+    options do not allow that (``anyone``).
+    """
 
 
 class CannotListen(ExplainedError):

@@ -68,7 +68,7 @@ class Metric:
 
     Attributes:
         name: the metric's name, without tags.
-        amount: the sum of all values of type ``c`` in billionths, each divided by its sample rate.
+        amount: the sum of all values of type ``c``, each divided by its sample rate, in billionths.
         tags: the tags' values by their names, ``''`` for a tag without a value. If a name occurs
             twice, the last value is taken.
         minute: event time in whole Unix minutes, or ``None`` for the present time.
@@ -138,8 +138,9 @@ def parse(line: bytes) -> Metric | None:
 
 
 def _sections(sections: list[str]) -> dict[str, str]:
-    """Return the sections after the type of a line (rate, tags, time) by their first character:
-    ``@``, ``#`` or ``T``. Sections about the sender are left out.
+    """Return the sections that follow the type in a line: a mapping from the first character (``@``
+    for the rate, ``#`` for tags, ``T`` for the time) to the rest of the section. Empty sections and
+    those about the sender are left out.
 
     Raises:
         MalformedMetric: a section is unknown or occurs twice.
