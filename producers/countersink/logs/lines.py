@@ -1,7 +1,7 @@
 """Lines of access logs. ``Cutter`` cuts bytes into numbered lines; a line longer than ``LONGEST``
 is rejected, also by backfill. ``Parser`` turns lines into keys and minutes, or rejects them.
-``Hits`` collects the hits of ``tail`` until they are stored: after ``ROWS_PER_STORE`` rows or
-``LINES_PER_STORE`` lines.
+``Hits`` collects the hits of ``tail`` until they are stored, at the latest after
+``ROWS_PER_STORE`` rows or ``LINES_PER_STORE`` lines.
 
 A hit is a line that is counted. Its key is made by a template: a text with fields of the line in
 it, such as ``{host}{path}``. Lines that do not fulfil the conditions (``--where``) are left out.
@@ -109,13 +109,15 @@ class Parser:
 
     @property
     def knows_format(self) -> bool:
-        """Whether the parser has a format for its lines: the format of the present file or, as long
-        as that is not detected, the format of the file before.
+        """Whether the parser has a format for its lines: the format that the user gave; or the one
+        detected in the present file; or, until then, the format of the file before, except W3C,
+        whose directives belong to each file.
         """
         return self._detected or self._reader is not self._undetected
 
     def detect_format(self, lines: Sequence[bytes], *, all: bool = False) -> bool:
-        """Detect the format by the first lines of the source, unless it is known already.
+        """Detect the format by the first lines of the source, unless the user gave it or it was
+        detected in this file before.
 
         Args:
             lines: the first lines, without their newlines.
@@ -143,10 +145,12 @@ class Parser:
         return True
 
     def count(self, lines: Sequence[bytes], first: int, counts: Counts) -> list[Rejected]:
-        """Add the hit of each line to ``counts``, and return the rejected lines.
+        """Add the hits of the lines to ``counts``, and return the rejected lines.
 
-        Blank lines, W3C directives such as ``#Fields:``, and lines that the conditions leave out
-        are neither counted nor rejected. NULs before a line, as in a truncated log, are ignored.
+        Blank lines, the directives of a W3C log such as ``#Fields:``, and lines that the conditions
+        leave out are neither counted nor rejected. NULs before a line, as in a truncated log, are
+        ignored. If the file's format is not known yet, it is detected by these lines. If they do
+        not show it, the format of the file before is used; if there is none, all are rejected.
 
         Args:
             lines: the lines, without their newlines.
@@ -154,8 +158,8 @@ class Parser:
             counts: the counts to which the hits are added.
 
         Raises:
-            UnknownFormat: the format is detected by these lines, with a result that :meth:`begin`
-                refuses. If none is detected, that of the file before is used, or all are rejected.
+            UnknownFormat: the format was not known, and the lines are in several formats, or their
+                format lacks a requested field or needs a time zone.
         """
         if not self._detected:
             self._detect(lines)
@@ -168,7 +172,7 @@ class Parser:
 
     def _detect(self, lines: Sequence[bytes]) -> None:
         """Detect the format by ``lines``, and make its reader. If no line shows the format, the
-        parser keeps its present reader: the reader of the last file, or one that rejects all lines.
+        parser keeps its present reader: the reader of the file before, or one that rejects all.
 
         Raises:
             UnknownFormat: the lines are in several formats, or the format lacks a requested field
@@ -186,9 +190,9 @@ class Parser:
 
 
 def _first_bytes(file: LogFile, end: int) -> bytes:
-    """Return the first lines of a file, enough for :func:`detect`, but nothing after the offset
-    ``end``. NULs at the beginning are left out: a log begins with NULs if it was truncated while a
-    server wrote to it.
+    """Return the first bytes of a file: enough lines for :func:`detect`, but nothing after the
+    offset ``end``; the last line may be incomplete. NULs at the beginning are left out: a log
+    begins with NULs if it was truncated while a server wrote to it.
     """
     at, data = 0, b""
     while data.count(b"\n") < MOST_LINES:
@@ -220,7 +224,8 @@ class LineBlock:
     Attributes:
         first: the number of the first of ``lines`` in the file, from 1.
         lines: the lines, without their newlines.
-        rejected: the line right before ``lines``, if it was too long to be read; otherwise empty.
+        rejected: a list of the line right before ``lines``, if it was too long to be read;
+            otherwise an empty list.
     """
 
     first: int
@@ -229,7 +234,9 @@ class LineBlock:
 
 
 class Cutter:
-    """Cutter of a file's bytes into complete lines.
+    """Cutter of a file's bytes into complete lines. Callers read the bytes, :attr:`read_size` from
+    :attr:`read_offset` on, and pass them to :meth:`feed`. The arguments are the first values of the
+    attributes; a caller that goes on within a file gives its position.
 
     Attributes:
         offset: the offset in the file at which the next line to return begins.
@@ -254,7 +261,7 @@ class Cutter:
         return self.offset + self._passed + len(self._buffer)
 
     def feed(self, data: bytes) -> LineBlock:
-        """Take the next bytes of the file, and return the lines that they complete."""
+        """Take the next bytes of the file; return the lines that they complete, perhaps none."""
         buffer = self._buffer + data
         if self.offset == self._passed == 0 and buffer.startswith(BOM):
             self._passed = len(BOM)
@@ -304,7 +311,8 @@ class Summary:
         counted: number of lines that were counted and stored.
         rejected: number of lines that could not be counted.
         left: 1 where the last line has no newline yet and is left to the next run, else 0.
-        lost: number of files that were not found again; their last lines may be uncounted.
+        lost: number of files in which reading should have gone on, but that were not found; their
+            last lines may be uncounted.
     """
 
     counted: int = 0
@@ -347,7 +355,7 @@ class Hits:
 
     @property
     def full(self) -> bool:
-        """Whether there are so many hits that they should be stored now."""
+        """Whether hits must be stored now: ``ROWS_PER_STORE`` or ``LINES_PER_STORE`` is reached."""
         return len(self.counts) >= ROWS_PER_STORE or self.lines >= LINES_PER_STORE
 
     def count(self, path: str, block: LineBlock) -> None:
@@ -355,7 +363,7 @@ class Hits:
         not known yet are kept in :attr:`held` and counted later.
 
         Raises:
-            UnknownFormat: the format of the lines is not recognized.
+            UnknownFormat: see :meth:`Parser.detect_format`.
         """
         self.held.append((path, block))
         self._count_held()
@@ -364,7 +372,7 @@ class Hits:
         """Count the lines in :attr:`held`. Callers do this when no more lines will come.
 
         Raises:
-            UnknownFormat: the format of the lines is not recognized.
+            UnknownFormat: see :meth:`Parser.detect_format`.
         """
         if self.held:
             self._count_held(all=True)

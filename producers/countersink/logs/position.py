@@ -100,7 +100,7 @@ class Position:
         return f"{self.series} {self.file} {self.offset}"
 
     def is_covered_by(self, mark: str) -> bool:
-        """Return whether ``mark`` belongs to this position or to a later position of its series."""
+        """Return whether ``mark`` is of this position or a later one of its series; not for ''."""
         return mark.startswith(self.series) and _place(mark) >= (self.file, self.offset)
 
     def next_file(self) -> "Position":
@@ -115,7 +115,7 @@ def _place(mark: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The entries of some lines, the position after these lines, and ``at``, the entries' time."""
+    """The entries of some lines, the position after them, and ``at``, when entries were made."""
 
     position: Position
     at: int
@@ -124,11 +124,11 @@ class LogBatch:
 
 class LogMark:
     """The mark of a log in Redis: the position up to which the log's entries are in ``stream``.
-    ``source`` names the log and how it is counted. ``known`` is the mark last read or set, or ''.
+    ``source`` names the log and how it is counted; ``known`` is the mark last read or set, or '' if
+    there is none.
 
     Raises:
-        StreamError: Redis did not answer, or refuses.
-    """
+        StreamError: Redis did not answer, or refuses."""
 
     def __init__(self, client: redis.Redis, source: str) -> None:
         self._client = client
@@ -227,9 +227,9 @@ class PositionFile:
                 ) from error
 
     def can_resend_from(self, mark: str) -> bool:
-        """Return whether the log batches after ``mark`` can be sent again from this file, which has
-        some. True if ``mark`` is '' or :attr:`instead_of`, belongs to a batch, or lies before
-        all batches of its series. False for any other mark, which another reader has set."""
+        """Return whether the log batches after ``mark`` can be sent again from this file, which
+        must have batches. True if ``mark`` is '' or :attr:`instead_of`, belongs to a batch, or lies
+        before all batches of its series. False for other marks, which another reader has set."""
         if mark in ("", self.instead_of):
             return True
         positions = [batch.position for batch in self.batches()]
@@ -299,14 +299,14 @@ class PositionFile:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
 
     def _newest(self, size: int) -> bytes:
-        """Return the complete lines in the last ``size`` bytes of the file."""
+        """Return the batches (lines) in the last ``size`` bytes, to keep them in a new file."""
         with open(self.path, "rb") as file:
             file.seek(self._size - size)
             file.readline()
             return file.read()
 
     def _replace(self, lines: bytes) -> None:
-        """Replace the file by a new one with a head and these lines."""
+        """Replace the file atomically by a new one: a head and ``lines``, synchronized to disk."""
         head = {"v": VERSION, "source": self._source, "instead_of": self.instead_of}
         data = json.dumps(head).encode() + b"\n" + lines
         other = f"{self.path}.new"
@@ -372,7 +372,7 @@ def shared_bytes(head: bytes) -> int:
 
 
 def known_head(data: bytes) -> bytes:
-    """Return the part of ``data``, a file's first bytes, by which the file is recognized."""
+    """Return the start of ``data`` that identifies a file: directives, and 1,024 bytes or less."""
     return data[: shared_bytes(data) + PREFIX_BYTES]
 
 

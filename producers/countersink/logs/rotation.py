@@ -53,7 +53,7 @@ class LogPath:
     rotated_in: str = ""
 
     def directories(self) -> dict[str, list[str]]:
-        """Return the directories of rotated files, and for each the patterns of their names."""
+        """Return the directories of rotated files, each with regular expressions of their names."""
         directory, name = os.path.split(self.path)
         target_directory, target = os.path.split(os.path.realpath(self.path))
         names = [_rotated(name)]
@@ -65,7 +65,7 @@ class LogPath:
 
 
 def _rotated(name: str) -> str:
-    """Return the pattern of the names of rotated files, for a log that is called ``name``."""
+    """Return the regular expression of the names of rotated files of a log called ``name``."""
     stem, extension = os.path.splitext(name)
     return (
         rf"(?:{re.escape(name)}[-._](?P<behind>{_NUMBERS})"
@@ -74,7 +74,7 @@ def _rotated(name: str) -> str:
 
 
 def _dated(name: str) -> str:
-    """Return the pattern of names like ``name`` with any date; '' if ``name`` has no date."""
+    """Return the regular expression of names like ``name`` with any date; '' if it has no date."""
     date = _DATE.search(name)
     if date is None:
         return ""
@@ -115,8 +115,8 @@ def rotated_files(log: LogPath) -> list[Rotated]:
 def _order(
     *, date: str | None = None, behind: str | None = None, before: str | None = None, **_: object
 ) -> tuple[int, ...]:
-    """Return the sort key of a rotated file, by the parts of its name: a ``date`` in the log's
-    name, and a number or date ``behind`` the name or ``before`` the extension.
+    """Return the sort key of a rotated file, by parts of its name: a ``date`` in the log's name,
+    and a number or date ``behind`` the name or ``before`` the extension. Ignore other parts.
     """
     numbers = [int(number) for number in re.findall(r"\d+", behind or before or "")]
     if len(numbers) == 1 and numbers[0] < _HIGHEST_NUMBER:
@@ -194,8 +194,9 @@ def begins_as(file: LogFile, position: Position) -> bool:
 
 
 def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """Return ``older`` (the newest older rotated file with lines) and ``older_at`` (the last write
-    to it, any older one or ``file``) for a position in ``file``; with None, there is no log yet."""
+    """Return ``older`` (the newest older rotated file with lines, as ``size:SHA-256`` of its first
+    bytes) and ``older_at`` (the last write to it, any older one or ``file``) for a position in
+    ``file``. None for ``file`` means that there is no log yet."""
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = rotated_files(log)
     index = next(
@@ -214,8 +215,8 @@ def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
 
 
 def open_newer(log: LogPath, position: Position) -> LogFile | None:
-    """Open the oldest rotated file that is newer than the file of ``position``; None if there is
-    none. The file of ``position`` itself need not exist.
+    """Open the oldest rotated file that is newer than ``position.older``: the file of ``position``
+    itself, if it is among them, or else a later one. Return None if there is none.
 
     Raises:
         LogError: a newer file cannot be read, or the log is rotated faster than it can be read.
@@ -224,18 +225,18 @@ def open_newer(log: LogPath, position: Position) -> LogFile | None:
 
 
 def has_newer(log: LogPath, position: Position) -> bool:
-    """Return whether a rotated file, even empty, is newer than ``position``'s. Raises LogError."""
+    """Return whether any rotated file, even an empty one, is newer than ``position.older``.
+    Raises LogError."""
     return bool(_newer(log, position, empty=True))
 
 
 def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str]:
-    """Return the paths of rotated files that are newer than the file of ``position``, oldest first.
-    Leave out copies of the log. Unless ``empty`` is true, also leave out files that have nothing
-    but W3C directives; the file of ``position`` itself stays.
+    """Return the paths of rotated files that are newer than ``position.older``, oldest first: also
+    the file of ``position``, if it was rotated. Leave out copies of the log. Unless ``empty`` is
+    true, also leave out files with nothing but W3C directives, except the file of ``position``.
 
     Raises:
-        LogError: a newer file cannot be read.
-    """
+        LogError: a newer file cannot be read."""
     rotated = rotated_files(log)
     known: tuple[int, ...] | None = None
     if position.older not in (NONE, UNKNOWN):
@@ -265,7 +266,7 @@ def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str
 
 
 def _head(path: str) -> bytes:
-    """Return the bytes that identify a file; b"" where there is no file at ``path``."""
+    """Return the bytes that identify the file at ``path``; b"" for no file. Raises LogError."""
     file = _open(path)
     if file is None:
         return b""

@@ -78,8 +78,9 @@ class LogSender:
 
     def resume(self, file: PositionFile, mark: LogMark, begin: Begin | None) -> Position:
         """Return the position from which a run goes on. With ``begin``, and for a log that was
-        never read before, that is a new position. Otherwise it is the newest position in ``file``;
-        entries in ``file`` that Redis has lost are sent again first.
+        never read before, that is a new position at the log's beginning (for the ``begin``
+        ``"end"``, the caller then skips the lines). Otherwise it is the newest position in
+        ``file``; entries in ``file`` that Redis has lost are sent again first.
 
         Raises:
             PositionError: Redis has a mark of the log, but the position in ``file`` is missing,
@@ -144,6 +145,10 @@ class LogSender:
     def _catch_up(self, file: PositionFile, mark: LogMark) -> None:
         """Send once more, with their ids, the entries in the position file that come after the mark
         in Redis. If Redis has no mark, leave out entries older than :data:`RESEND_MS`.
+
+        Raises:
+            TailError, StreamError: see :meth:`_sent`.
+            PositionError: the position file is damaged.
         """
         oldest = 0 if mark.known else self.now() - RESEND_MS
         for batch in file.batches():
@@ -193,10 +198,11 @@ class LogSender:
 
     def _rows(self, counts: Counts) -> list[Row]:
         """Return the rows of hits (counted lines). They contain the hashes of visitors, not their
-        texts.
+        texts. Hits for whose time there is no salt are counted without visitors; a notice says so.
 
         Raises:
-            TailError: the counter does not count different visitors; or a stop.
+            TailError: the counter does not count different visitors; or a stop, see
+                :meth:`retried`.
             StreamError: Redis answered with an error that does not pass by itself.
         """
         rows: list[Row] = []
@@ -240,7 +246,8 @@ class LogSender:
         return self._clock.now_ms()
 
     def _call(self, work: Callable[[str], T]) -> T:
-        """Call ``work`` with the name of the stream to use, and return its result; does not wait.
+        """Call ``work`` with the name of the stream to use, and return its result. Does not wait
+        for a Redis that is away, but raises StreamError.
         The hits of a log file always go to the stream with its mark. Those of a pipe go to any
         partition: on a cluster, ``work`` is called again for another one if a master is away.
         """

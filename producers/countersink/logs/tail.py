@@ -57,7 +57,7 @@ STORE_AFTER: Final = 1.0
 
 
 class _Replaced(Exception):
-    """The open file was truncated: it does not have the bytes any more that were read before."""
+    """The open file was truncated: bytes that were read, or not even read, are gone from it."""
 
 
 @dataclass
@@ -88,11 +88,11 @@ class FileTail:
         self._paths = LogPath(self.path, self.rotated_in)
 
     def run(self, *, begin: Begin | None = None) -> Summary:
-        """Count new lines from the stored position, or from where ``begin`` says.
+        """Count lines from the stored position, or from the log's start or end by ``begin``.
 
         Raises:
             LogError: the log cannot be read.
-            UnknownFormat: the format is not recognized; the position stays before these lines.
+            UnknownFormat: the format is unknown or unusable; the position stays before its lines.
             TailError: see :meth:`LogSender.store`; or the log became shorter or cannot be followed.
             PositionError: the position was lost, is damaged, or cannot be written.
             StreamError: Redis answered with an error that does not pass by itself.
@@ -111,7 +111,7 @@ class FileTail:
         return self.hits.summary
 
     def _pass_over(self) -> None:
-        """Skip all complete lines of the file without counting them."""
+        """Skip all complete lines of the file without counting them, for ``--begin end``."""
         file, cutter = self._file, Cutter()
         while data := file.read(cutter.read_size, cutter.read_offset):
             cutter.feed(data)
@@ -140,9 +140,8 @@ class FileTail:
         self._grown_at = time.monotonic()
 
     def _step(self) -> bool:
-        """Read to the end of the file, then wait or go on to another file. Return False if the run
-        ends.
-        """
+        """Count the lines up to the end of the file and store them, then wait or go on to another
+        file. Return False if the run ends."""
         try:
             self._read_to_end()
             self._check_head()
@@ -189,7 +188,8 @@ class FileTail:
             raise _Replaced
 
     def _check_copies(self) -> None:
-        """Raise ``_Replaced`` if the log was copied and truncated before any line was read."""
+        """Raise ``_Replaced`` if the log was copied and truncated before any line was read: it
+        has its name still, and the copy is a new rotated file."""
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
@@ -201,14 +201,14 @@ class FileTail:
 
     def _reopen(self) -> bool:
         """Go on after a truncation: in the copy that was made before it, else at the file's start.
-        Return False if a stop came while waiting for the log.
-        """
+        Return False if a stop came while waiting for the log."""
         self._store()
         self._file.close()
         return self._go_on()
 
     def _leave(self) -> bool:
-        """Go on to the next file if a rotated file stopped growing. Return False to end the run."""
+        """Go on from the open file, which was rotated, to the next one. While it may grow, or the
+        next does not exist yet, wait with ``follow``, or else return False to end the run."""
         file = self._file
         if self.follow and time.monotonic() - self._grown_at < self.rotate_wait:
             self.sender.stop.wait(POLL)
@@ -239,7 +239,8 @@ class FileTail:
         self._store()
 
     def _take_rest(self) -> None:
-        """Handle a last line without a newline: count it in a compressed file, else report it."""
+        """Count a last line without a newline if the log is compressed; else leave it to the next
+        run and report that."""
         cutter = self._cutter
         if self._file.compressed:
             self._finish()
@@ -254,8 +255,7 @@ class FileTail:
 
     def _go_on(self) -> bool:
         """Go on in the file of the position; if it is not found, in the file after it, else in the
-        log. Return False if a stop came while waiting for the log.
-        """
+        log. Return False if a stop came while waiting for the log."""
         if not self._position.older:
             # Also before the first line: the log may be rotated while it is empty.
             self._unsaved = True
@@ -268,8 +268,7 @@ class FileTail:
 
     def _find(self) -> LogFile | None:
         """Open the file of the position; return None where it was not found. If the file is in a
-        subdirectory, later files are looked for there, too.
-        """
+        subdirectory of the log's directory, later files are looked for there, too."""
         file = find(self._paths, self._position)
         if file is None and (below := find_below(self._paths, self._position)):
             self._paths, file = below
@@ -277,7 +276,8 @@ class FileTail:
 
     def _begin_anew(self) -> LogFile | None:
         """Open another file than that of the position, which was not found: the oldest file after
-        it, or else the log, to be read from its start. Return None if a stop came while waiting.
+        it, or else the log, to be read from its start. If lines of the file that was not found may
+        stay uncounted, a notice says so. Return None if a stop came while waiting.
 
         Raises:
             TailError: the log is the file of the position, but has become shorter.
@@ -365,13 +365,13 @@ class FileTail:
 
 
 def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
-    """Count the lines of a pipe until it ends or the sender's stop is requested.
-
-    A pipe has no position: lines that are piped into another run are counted again.
+    """Count the lines of the pipe ``fd``, which reports call ``name``, until it ends or the
+    sender's stop is requested; return the numbers of the run. A pipe has no position: lines that
+    are piped into another run are counted again.
 
     Raises:
         LogError: the data is compressed, or UTF-16 or UTF-32.
-        UnknownFormat: the format of the lines is not recognized.
+        UnknownFormat: the format of the lines is not recognized, or not usable.
         TailError: see :meth:`LogSender.add`.
         StreamError: Redis answered with an error that does not pass by itself.
     """

@@ -88,7 +88,7 @@ def canonical(template: str) -> str:
 
 
 def fields(parts: Sequence[str | Field]) -> tuple[str, ...]:
-    """Return the names of the fields of a parsed template, each once."""
+    """Return the names of the fields of a parsed template, each once, in their order."""
     return tuple(dict.fromkeys(part.name for part in parts if isinstance(part, Field)))
 
 

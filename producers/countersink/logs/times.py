@@ -12,7 +12,8 @@ reasons for rejecting a time.
 
 A time without a zone is in the zone that the user gives by ``--time-zone``. A date without a time
 of day means the beginning of that day in the counter's own time zone; an offset behind the date is
-ignored. If the counter is not known, the date means midnight in the zone of ``--time-zone``.
+ignored. If the counter is not known, the date means midnight in the zone of ``--time-zone``. In
+access logs, a date without a time of day is refused.
 Where a clock change repeats a time, the first of the two is meant. A time that a clock change skips
 is read with the UTC offset from before the change.
 
@@ -213,7 +214,7 @@ class Clock:
 
 
 def _digits(time: object, where: str) -> str:
-    """Return the digits of a time that is a number in JSON.
+    """Return the text of a time that is a number in JSON; of a float, with six decimal places.
 
     Args:
         time: the JSON value.

@@ -13,7 +13,7 @@ Each log record of the logger ``countersink.producers`` has one of these actions
     spool_failed      the spool could not be written or read, or is full
     spool_damaged     a segment's last record is incomplete, or a record is corrupt
     replayed          a segment was sent to Redis, and then deleted (renamed if it is damaged)
-    not_known         others than workers may have removed entries: they may not be in MySQL
+    not_known         others than workers may have deleted entries, so some may not be in MySQL
     sigterm           producers were flushed because of SIGTERM or another signal
     left_over         increments are lost, because they were not stored before the end
     memory            the producer's URL is memory://, so its increments stay in the process

@@ -88,7 +88,9 @@ class IncrementBatch:
 
     @property
     def room(self) -> int:
-        """The most memory that this batch can take, measured in rows whose key is a text."""
+        """The most memory that this batch can take, measured in rows whose key is a text. It is
+        reserved when the batch is accepted.
+        """
         return self.rows * MAX_DIMENSIONS if self.dimensions else self.rows
 
 
@@ -96,7 +98,8 @@ def check_id(id: object) -> None:
     """Check an application's id.
 
     Raises:
-        TypeError, ValueError: the id is invalid.
+        TypeError: the id is not a text.
+        ValueError: the id is empty, or longer than :data:`MAX_ID_LENGTH`.
     """
     if type(id) is not str:
         raise TypeError(f"an id must be a str, not {type(id).__name__}")

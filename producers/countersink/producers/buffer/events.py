@@ -145,7 +145,7 @@ class EventBuffer:
                 pauses -= 1
 
     def put_batch(self, batch: IncrementBatch) -> bool:
-        """Add a checked batch and reserve room; returns False if there is none, or after close."""
+        """Add a checked batch and reserve room. Return False without room, and after close."""
         buffer = self.buffer
         buffer.large_rows = buffer.large_rows or batch.dimensions or bool(batch.members)
         with self._promising:
@@ -173,7 +173,7 @@ class EventBuffer:
         return True
 
     def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
-        """Add a checked sighting of ``member``."""
+        """Add a checked sighting of ``member``; ``minute`` is None for now."""
         sightings = self.sightings
         sightings.put(counter, key, minute, member)
         if self._hot():
@@ -183,7 +183,7 @@ class EventBuffer:
         self._after_put(len(sightings.lists.others))
 
     def refuse(self, increments: int) -> None:
-        """Count as dropped a number of increments that came after the end of the producer."""
+        """Count ``increments`` as dropped: so many came after the end of the producer."""
         self._late.append(increments)
 
     def switch(self, mode: Mode) -> None:
@@ -243,7 +243,7 @@ class EventBuffer:
     # --- the fold thread's side -------------------------------------------------------------------
 
     def unfolded(self) -> int:
-        """Return the number of events that were appended and are not added up in rows yet."""
+        """Return the number of events of all kinds that are not added up in rows yet."""
         lists = self._lists.left + self.sightings.lists.left
         return lists + self._unfolded_many() + self._unfolded_batches()
 
@@ -255,18 +255,18 @@ class EventBuffer:
 
     def fold(self, limit: int) -> int:
         """Fold at most ``limit`` events of each kind (increments, ``increment_many``, batches,
-        sightings); return how many were folded. One batch, or one ``increment_many``, may exceed
-        the limit, because it is folded as a whole."""
+        sightings); return how many left the lists, with those dropped for lack of room. One batch,
+        or one ``increment_many``, may exceed the limit, because it is folded as a whole."""
         with self.lock:
             return self._fold_chunk(limit)
 
     def fold_all(self, allowed: Callable[[], int] = lambda: ALL_CHUNK) -> None:
-        """Fold all events that are present when the call begins; count refused ones as dropped.
+        """Fold all events that are present when the call begins. Then add the increments passed to
+        :meth:`refuse` to :attr:`dropped`.
 
         Args:
             allowed: a function that returns how many events may be folded now; called repeatedly.
-                It may wait for room first.
-        """
+                It may wait for room first."""
         room = 0
         for fold, present in self._kinds():
             # Counted at the beginning: callers may add events faster than they are folded.
@@ -310,8 +310,8 @@ class EventBuffer:
             self._folding = False
 
     def _with_room(self, limit: int) -> int:
-        """Return how many of ``limit`` events may be folded now. The others have to wait until
-        memory has room."""
+        """Return how many of ``limit`` events may be folded now: with ``waits_for_room``, those
+        that have room, while the others wait; else all, and those without room are dropped."""
         if not self.waits_for_room:
             return limit
         free = self.buffer.free_rows

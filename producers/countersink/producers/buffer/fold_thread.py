@@ -47,7 +47,7 @@ class FoldThread(Thread):
         clock: the clock that tells the minute of the events.
         log: the log for exceptions.
         rows_waiting: called after folding, if rows wait to be stored, members wait for salts, or
-            increments were dropped.
+            increments were dropped. It wakes the threads that store rows.
         draining: takes the monotonic time at which memory became nearly full; returns whether
             memory is becoming emptier, because rows are being stored.
     """
@@ -74,7 +74,8 @@ class FoldThread(Thread):
 
     def ask(self, question: Callable[[], Answer], timeout: float) -> Answer | None:
         """In the fold thread, fold all present events and then call ``question``; return its
-        result. Return None after ``timeout`` seconds; the thread may still call ``question`` later.
+        result. Return None if there is no result after ``timeout`` seconds; the thread may still
+        call ``question`` later.
         If the thread does not run, the caller's thread folds and calls ``question``.
         """
         answers: list[Answer] = []
@@ -139,7 +140,8 @@ class FoldThread(Thread):
                     question()
 
     def _pass(self) -> bool:
-        """Fold until few events are left; returns whether any event was folded.
+        """Fold until at most a chunk of events is left, memory has no room, or a call wakes or asks
+        this thread. Return whether any event was folded.
 
         A chunk (the events folded at a time) is about a quarter of the unfolded events. If calls
         are rare, chunks are small, so that no caller waits long for the interpreter lock. If calls
@@ -166,7 +168,8 @@ class FoldThread(Thread):
     def _update_mode(self, waiting: int) -> int:
         """Set the mode of the event buffer, which decides whether callers wait. Return how many
         events may be folded now. If memory is nearly full and rows are being stored, this is only
-        the number of events for which there is certainly room.
+        the number of events for which there is certainly room. Otherwise it may be more, and events
+        without room are dropped.
 
         Args:
             waiting: number of unfolded events.
@@ -191,7 +194,9 @@ class FoldThread(Thread):
         return max(ALL_CHUNK, events.buffer.free_rows)  # more could exceed the limit at once
 
     def _wait_for_room(self) -> int:
-        """Wait until memory has room for some events; returns how many may be folded."""
+        """Wait until memory has room for some events, or stops becoming emptier (events without
+        room are dropped then). Return how many events may be folded, at least 1.
+        """
         while True:
             let_app_run()
             self._report_rows()  # in each round: the waiting call may need more room than there is

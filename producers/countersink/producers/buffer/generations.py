@@ -51,7 +51,7 @@ _ASCII_BYTES: Final = getsizeof("")
 
 
 def rows_bytes(keys: Sequence[RowKey]) -> int:
-    """Return the number of bytes of memory that rows with these keys take."""
+    """Return the most bytes of memory that rows with these keys take, without their tables."""
     try:
         text = "".join(cast(Sequence[str], keys))
     except TypeError:  # some keys are dimensions
@@ -74,7 +74,7 @@ def key_size(key: RowKey) -> int:
 
 
 def named_bytes(names: Names, rows: Sequence[NamedEvent]) -> int:
-    """Return the number of bytes of memory that an entry with an id of the application takes."""
+    """Return the most bytes of memory that an entry with an id of the application takes."""
     members = HASH_MEMORY * sum([len(row) == 6 for row in rows])
     return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows]) + members
 
@@ -182,8 +182,8 @@ class Generation:
             self.count_new_rows(counts, len(counts) - before)
 
     def count_new_rows(self, counts: dict[RowKey, int], new: int) -> None:
-        """Add new rows to the figures ``table_rows`` and ``bytes``: the last ``new`` keys of
-        ``counts``.
+        """Add the last ``new`` keys of ``counts``, which were just added to a table, to the figures
+        ``table_rows`` and ``bytes``.
         """
         self.table_rows += new
         self.bytes += rows_bytes(list(islice(reversed(counts), new)))
