@@ -53,8 +53,8 @@ class Options:
     Attributes:
         flush_interval: seconds between two flushes to Redis. The first increment after a pause of
             this length is sent immediately.
-        max_rows: number of distinct (counter, key, minute) rows at which a flush starts before the
-            interval has passed.
+        max_rows: number of distinct (counter, key, minute) rows since the last flush at which the
+            next one starts before the interval has passed.
         max_bytes_in_memory: limit in bytes on the rows in memory. A row counts until Redis or the
             spool has stored it, even while it is being sent. A row with a key of 20 characters
             counts as about 290 bytes (the worst case).
@@ -63,8 +63,8 @@ class Options:
         max_stream_length: number of entries in the stream above which the producer sends nothing,
             as if Redis did not answer.
         spool: directory of the disk spool; with ``None`` the producer has no spool.
-        spool_max_bytes: limit in bytes on all segments of the spool together; nothing is written
-            beyond it.
+        spool_max_bytes: limit in bytes on all segments in the spool's directory together, those of
+            other processes and damaged ones included. When it is reached, rows stay in memory.
         id_scope: namespace of the ids given to ``increment(id=…)``: give each application its own.
         socket_timeout: seconds to wait for an answer of Redis.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
@@ -155,7 +155,9 @@ def from_environment(
 
 @cache  # once in a process
 def warn_of_variables() -> None:
-    """Log a warning of each environment variable ``COUNTERSINK_PRODUCER_…`` that nothing reads."""
+    """Log a warning of each environment variable ``COUNTERSINK_PRODUCER_…`` that names no option.
+    Further calls in the same process do nothing.
+    """
     known = [field.name.upper() for field in fields(Options)]
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)
@@ -167,8 +169,9 @@ def warn_of_variables() -> None:
 
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:
-    """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names.
-    Return None (or ``""``, if the variable is empty) if neither is set.
+    """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names,
+    without white space around it. Return None if neither is set; ``""`` if the variable or the file
+    is empty. Callers treat both as missing.
 
     Raises:
         ValueError: both are set, or the file cannot be read.
@@ -187,7 +190,8 @@ def _read(env: Mapping[str, str], variable: str) -> str | None:
 
 def _parse(variable: str, text: str, kind: type[Any]) -> Any:
     """Return ``text`` converted to ``kind``, the type of an option. Only bool, int and float are
-    converted; for any other type (such as the path of the spool) the text itself is returned.
+    converted; for any other type (such as the path of the spool) the text itself is returned. A
+    bool is 1, true, yes or on; 0, false, no or off; in upper or lower case.
 
     Raises:
         ValueError: the text is not valid for this type; the message names ``variable``.

@@ -90,13 +90,14 @@ class Stats:
         replayed: number of increments sent to Redis from segments of the spool, also from those
             that dead processes have left.
         dropped: number of increments for which memory and spool had no room, which were not stored
-            when the producer was closed, or which came later. Batches that ``increment_batch()``
-            refused for lack of room or of a salt are not included.
+            when the producer was closed, or which came after the close. Batches that
+            ``increment_batch()`` refused for lack of room or of a salt are not included.
         pending_rows: number of rows in memory that are not stored yet. A sighting whose member
             waits for a salt counts as a row.
         last_error: an error message without passwords: that of the spool, if its last write failed
-            or its directory was not usable at the start; otherwise that of the last failure to send
-            to Redis (also because the stream is too long). ``None`` if nothing has failed.
+            or its directory was not usable at the last check; otherwise that of the last failure
+            of Redis (also because the stream is too long), even if Redis has answered since.
+            ``None`` if nothing has failed.
         connected: whether Redis answered the last command and the stream is not too long.
     """
 
@@ -117,9 +118,9 @@ class Outbox:
 
     Attributes:
         stored, spooled, resent: numbers of increments: see :class:`Stats`.
-        lost: number of increments that were not stored at the end of the producer.
+        lost: number of increments that :meth:`give_up` has discarded.
         settled_at: the monotonic time at which parcels were last stored; minus infinity before.
-        bell: rung after parcels were stored.
+        bell: rung by each :meth:`settle`; flushes wait for it.
     """
 
     def __init__(self, events: EventBuffer, clock: RedisClock, id_scope: str) -> None:
@@ -145,11 +146,12 @@ class Outbox:
 
     def seal(self, upto: int = NEVER) -> Parcel | None:
         """Take rows of the oldest generation out of the buffer and encode them into a parcel: at
-        most 1,000 rows, fewer if they are large. Return None if there are no rows, or if the number
-        of this generation is above ``upto``.
+        most 1,000 rows, fewer if they are large. An increment or a batch with an id of the
+        application becomes a parcel of its own, whose id is derived from that id. Return None if
+        there are no rows, or if the number of this generation is above ``upto``.
 
         The caller has to pass the parcel to :meth:`post` or :meth:`settle`, or to call
-        :meth:`give_up`.
+        :meth:`give_up`: until then the rows are in the parcel only, and count as not stored.
         """
         encoded: list[bytes] = []
         count = increments = generation = size = 0
@@ -188,14 +190,16 @@ class Outbox:
         return Parcel(id, b"[" + b",".join(encoded) + b"]", count, increments, generation)
 
     def post(self, parcels: Sequence[Parcel]) -> None:
-        """Add parcels to the outbox, behind the others; they are to be sent."""
+        """Add parcels to the outbox, behind the others, so that :meth:`stamp` or :meth:`for_spool`
+        returns them later.
+        """
         with self._lock:
             self._parcels += parcels
 
     def stamp(self, limit: int) -> list[Parcel]:
         """Return the first ``limit`` parcels, to be sent now; they stay in the outbox. Parcels
-        without a time ``at`` get the present time. The increments of parcels in doubt are added to
-        ``resent``.
+        without a time ``at`` get the present time on Redis's clock. The increments of parcels in
+        doubt are added to ``resent``.
         """
         with self._lock:
             parcels = self._parcels[:limit]
@@ -208,12 +212,12 @@ class Outbox:
             return parcels
 
     def for_spool(self, limit: int) -> list[Parcel]:
-        """Look at the first ``limit`` parcels, and return those that are not stored yet. The caller
-        writes them to the spool.
+        """Return those of the first ``limit`` parcels that are not stored yet. The caller writes
+        them to the spool.
 
-        Parcels that were never sent leave the outbox: from then on the spool gives them their time
-        and sends them. Parcels that were sent also stay in the outbox, because Redis's answer may
-        still arrive.
+        Parcels that were never sent leave the outbox: the spool's replay gives them their time and
+        sends them. If the spool cannot be written, the caller has to :meth:`post` these again.
+        Parcels that were sent also stay in the outbox, because Redis's answer may still arrive.
         """
         with self._lock:
             parcels = self._parcels[:limit]
@@ -223,7 +227,8 @@ class Outbox:
     def settle(self, parcels: Sequence[Parcel], *, spooled: bool = False) -> None:
         """Record that parcels are stored: they leave the outbox, and the bell rings. A parcel that
         was settled before is ignored. After :meth:`give_up` all parcels are ignored. Without
-        parcels, only the results of :meth:`settled` are updated, and the bell rings.
+        parcels (as after sightings were dropped), only the results of :meth:`settled` are updated,
+        and the bell rings.
 
         Args:
             spooled: True if they are stored in the spool, False if in Redis.
@@ -257,11 +262,13 @@ class Outbox:
         self._oldest_row = self._buffer.oldest_unsettled(members=False)
 
     def settled(self, generation: int, *, members: bool = True) -> bool:
-        """Whether all rows of the generations up to ``generation`` are stored. Takes no lock,
-        which is safe because rows that are stored stay stored. Always True after :meth:`give_up`.
+        """Whether all rows of the generations up to ``generation`` were stored at the last call of
+        :meth:`settle` or :meth:`newest_generation`. Takes no lock, which is safe because rows that
+        are stored stay stored. Always True after :meth:`give_up`.
 
         Args:
-            members: whether sightings whose members wait for a salt must be stored as well.
+            members: True if sightings whose members wait for a salt must be stored as well; False
+                ignores them.
         """
         return (self._oldest if members else self._oldest_row) > generation
 

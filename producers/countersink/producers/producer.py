@@ -135,8 +135,8 @@ class Producer(Recorded):
                 counter with dimensions, a mapping from the name of each dimension (at most 8) to
                 its value. See :func:`countersink.runtime.dimensions.check_name` for the names; the
                 values may be any text, as keys.
-            amount: a signed 64-bit integer; 0 declares the key without counting.
-            at: the time of the event, an aware datetime, at most 366 days ahead. By default the
+            amount: a signed 64-bit integer; 0 makes the key exist, without counting.
+            at: the time of the event, an aware datetime from 1970 to 366 days ahead. By default the
                 event belongs to the present minute on Redis's clock, which the producer knows to
                 within 50 ms or so.
             id: the application's id of the event, 1 to 1,000 characters. Further increments of
@@ -314,8 +314,9 @@ class Producer(Recorded):
 
     def counts_members(self, counter: str) -> bool | None:
         """Return whether a counter counts different members (``counter set --unique``), by Redis's
-        last answer. Return None if Redis has not answered yet, or if the answer is too old although
-        Redis can be reached. Never waits: the send thread asks Redis in the background.
+        last answer. Return None if Redis has not answered yet, or if the answer is over 2 minutes
+        old although Redis can be reached. Never waits: the send thread asks Redis in the
+        background.
         """
         salts = self._events.sightings.salts
         found = salts.counts_members(counter)
@@ -328,7 +329,8 @@ class Producer(Recorded):
         """Return True if the present salt of a counter is not known, but may become known soon:
         Redis has not answered in the last second, or has said for less than 10 seconds that the
         salt is missing (a worker may be about to make it). Return False if the salt is known, or if
-        none can be expected. Never waits, like :meth:`counts_members`.
+        none can be expected. A caller may wait for False before it passes members to
+        :meth:`increment_batch`. Never waits itself, like :meth:`counts_members`.
         """
         found = self._events.sightings
         if found.hashed(counter, None, b"") is not None:
@@ -344,8 +346,9 @@ class Producer(Recorded):
 
     @property
     def spools(self) -> bool:
-        """True if there is a spool that works: its last write did not fail, or there was nothing to
-        write after it and the directory can be used."""
+        """Whether the producer has a spool that works: its last write and the last check of its
+        directory were successful; or one failed, but no row waits for the next attempt to write,
+        and the directory can be used now."""
         spool = self._spool
         return spool is not None and (not spool.failure or (not spool.failing and spool.look()))
 
@@ -356,8 +359,8 @@ class Producer(Recorded):
         self.close()
 
     def start_over(self) -> None:
-        """Begin with empty buffers. Called by the constructor, and in a forked child, because the
-        parent sends the increments that the child has inherited.
+        """Begin with empty buffers and new threads, not started. Called by the constructor, and in
+        a forked child, because the parent sends the increments that the child has inherited.
         """
         super().start_over()
         self._fast = self._events.fast
@@ -370,10 +373,10 @@ class Producer(Recorded):
         self, counter: str, minute: int | None, member: bytes
     ) -> tuple[int, int, bytes] | None:
         """Hash a member of a batch. Return the minute of the sighting, the number of the salt, and
-        the hash. Return None if the salt is not known yet.
+        the hash. Return None if the salt is not known yet; the batch is then refused.
 
         Args:
-            minute: the minute of the sighting; None stands for now.
+            minute: the Unix minute of the sighting; None stands for now.
 
         Raises:
             ValueError: for 10 seconds Redis has answered that the counter has no salt; or the salt

@@ -76,8 +76,8 @@ class _PlainSightings(Sightings):
 
 class Recorder(EventBuffer):
     """An event buffer that adds each increment to the record of its URL, without folding. An
-    increment whose id is in the record already is left out. With the URL ``off://`` the buffer
-    discards all increments.
+    increment or a batch whose id is in the record already is left out. With the URL ``off://`` the
+    buffer discards all increments.
     """
 
     def __init__(self, url: str) -> None:
@@ -141,7 +141,8 @@ class Recorded(Engine):
     producers with the same URL in this process. The methods raise RuntimeError if the URL is not
     ``memory://``.
 
-    As in MySQL, an increment whose ``id`` was seen before for its counter is not counted.
+    As in MySQL, an increment whose ``id`` was seen before for its counter is not counted, nor is a
+    batch whose ``id`` was seen before for a batch.
     """
 
     def _figures(self) -> Stats:
@@ -193,8 +194,8 @@ class Recorded(Engine):
         }
 
     def totals(self, counter: str | None = None) -> dict[tuple[str, str], int]:
-        """Return the total of each (counter, key). Declared keys (increments by 0) have the total
-        0. Increments with dimensions are added up under the key ``''``.
+        """Return the total of each (counter, key). A key with increments by 0 only has the total 0.
+        Increments with dimensions are added up under the key ``''``.
 
         Args:
             counter: the counter whose totals are returned; ``None`` returns those of all counters.
@@ -216,6 +217,8 @@ class Recorded(Engine):
 
             producer.assert_counted("page_views", [({"path": "/home", "device": "mobile"}, 1)])
 
+        All counted keys have to be expected, those with the total 0 included.
+
         Raises:
             AssertionError: the totals differ; the message shows both.
         """
@@ -231,10 +234,10 @@ class Recorded(Engine):
             raise AssertionError(f"{counter}: counted {_shown(found)}, expected {_shown(wanted)}")
 
     def assert_nothing_counted(self) -> None:
-        """Assert that there was no increment.
+        """Assert that no increment of any counter was counted, not even one by 0.
 
         Raises:
-            AssertionError: there was an increment; the message shows the totals.
+            AssertionError: an increment was counted; the message shows the totals.
         """
         __tracebackhide__ = True
         if self.increments:

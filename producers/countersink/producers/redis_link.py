@@ -40,8 +40,7 @@ class RedisLink:
         held_back: whether nothing is sent because the stream is longer than ``max_stream_length``.
         failures: number of failed attempts to connect, to send or to read.
         last_error: message of the last failure or too long stream, without passwords, or None.
-        trail: finds out when the entries that this process has stored are applied.
-    """
+        trail: finds out when the entries that this process has stored are applied."""
 
     def __init__(self, url: str, options: Options, clock: RedisClock, log: Log) -> None:
         self.connected = False
@@ -66,17 +65,18 @@ class RedisLink:
         return self.connected and not self.held_back
 
     def seconds_to_next_try(self) -> float:
-        """Return the seconds that are left of a pause, in which :meth:`ready` does not contact
-        Redis. From any thread."""
+        """Return the seconds left of the pause in which :meth:`ready` does not contact Redis, after
+        a failure or while the stream is too long; 0.0 outside a pause. From any thread."""
         return max(0.0, self._not_before - time.monotonic())
 
     def try_now(self) -> None:
-        """End a failure's pause, unless ``held_back``: ``ready`` tries again. From any thread."""
+        """End the pause after a failure; do nothing while ``held_back``. From any thread."""
         if not self.held_back:
             self._not_before = 0.0
 
     def ready(self) -> bool:
-        """Connect if necessary. Return whether entries can be sent; False during a pause."""
+        """Connect if necessary. Return whether entries can be sent; False during a pause, if Redis
+        fails (no error is raised), or if the stream is too long."""
         if time.monotonic() < self._not_before:
             return False
         try:
@@ -95,8 +95,7 @@ class RedisLink:
 
     def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
         """Send parcels, whose ``at`` must be set; return those that Redis has stored. Never raises
-        if Redis fails: if :func:`deliver` raises, all become ``in_doubt``, and the result is empty.
-        """
+        if Redis fails: if :func:`deliver` raises, all become ``in_doubt``, and the result is []."""
         client = self._client
         if client is None:
             return []
@@ -119,7 +118,8 @@ class RedisLink:
         return delivery.stored
 
     def salts(self, counters: Sequence[str]) -> dict[str, list[Salt]] | None:
-        """Return the intact salts of each counter, or None if Redis did not answer or refused."""
+        """Return the salts of each counter (an empty list if there are none, or if they are
+        damaged); or None if Redis did not answer or refused."""
         client = self._client
         if client is None:
             return None
@@ -158,7 +158,8 @@ class RedisLink:
         return client
 
     def _use_route(self, client: redis.Redis) -> None:
-        """Prepare sending to the partition of ``_route``: read its clock, epoch and length."""
+        """Prepare sending to the partition of ``_route``: read its clock, epoch and length. Raise
+        StreamError if that fails."""
         self._clock.learn(client, self._route.stream)
         self.trail.follow(client, self._route.stream)
         self.connected = True
@@ -169,7 +170,8 @@ class RedisLink:
             self._check_length(int(client.xlen(self._route.stream)))
 
     def _check_length(self, length: int) -> None:
-        """Stop sending if the stream's ``length`` is above the limit; otherwise allow it again."""
+        """Stop sending, with a pause of about 1 s until :meth:`ready` reads the length again, if
+        the stream's ``length`` is above the limit; otherwise allow sending."""
         if length > self._max_length:
             self.held_back = True
             self.last_error = (
@@ -206,8 +208,7 @@ class SendResult:
         last_id: the stream id of the last stored parcel; ``None`` where no parcel was stored.
         length: number of entries in the stream afterwards; 0 where it is unknown.
         error: the error of the last parcel that was not stored, or else of the command for the
-            length; ``None`` where there was no error.
-    """
+            length; ``None`` where there was no error."""
 
     stored: list[Parcel]
     last_id: str | None
@@ -223,8 +224,7 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
     Raises:
         StreamError: the connection failed, or the partition could not be added to the list of used
             partitions, which workers read. Some parcels may be stored, so all must be sent again
-            unchanged.
-    """
+            unchanged."""
     stream = stream_key(partition)
     with mapped(), client.pipeline(transaction=False) as pipe:
         # First: workers read noted partitions only. Partitions of a cluster need no note.
@@ -260,8 +260,8 @@ class Checkpoint:
             at that time (None if unknown). While the epoch stays the same, entries have left the
             stream only by being acknowledged: see :mod:`countersink.stream.progress`. A stream is
             left out if all its entries are known to be applied.
-        since: number of breaks of the trail (see :class:`Trail`) that do not concern it.
-    """
+        since: number of breaks of the trail that do not concern the entries: see
+            :meth:`Trail.checkpoint`."""
 
     ends: Mapping[str, tuple[str, Epoch | None]]
     since: int
@@ -299,8 +299,8 @@ class Trail:
         return len(self._breaks)
 
     def report_break(self) -> None:
-        """Log the cause of the last break, unless it was logged. Checkpoints with the new value of
-        ``reported_breaks`` tell only about entries stored after this break."""
+        """Log the cause of the last break, unless it was logged. A checkpoint whose ``since`` is
+        the new :attr:`reported_breaks` tells only about entries stored after this break."""
         before, self.reported_breaks = self.reported_breaks, self.breaks
         if self.reported_breaks > before:
             self._log(
@@ -310,9 +310,9 @@ class Trail:
             )
 
     def follow(self, client: redis.Redis, stream: str) -> None:
-        """Read the epoch of ``stream`` (see :mod:`countersink.stream.progress`), before entries are
-        stored over a new connection. Make the consumer group if it is missing. If entries stored
-        earlier may be lost, the trail breaks (see :class:`Trail`).
+        """Read and keep the epoch of ``stream`` (see :mod:`countersink.stream.progress`): called
+        before entries are stored over a new connection, and after a change of the epoch. Make the
+        consumer group if it is missing. If entries stored earlier may be lost, the trail breaks.
 
         Raises:
             StreamUnavailable: Redis did not answer."""
@@ -344,8 +344,7 @@ class Trail:
 
         Args:
             since: the value of :attr:`breaks` or :attr:`reported_breaks` before the entries were
-                stored. If there are more breaks later, :meth:`applied` returns None for it.
-        """
+                stored. Once there are more, :meth:`applied` returns None for the checkpoint."""
         ends = {
             stream: (end, self._epochs.get(stream))
             for stream, end in self._ends.copy().items()
@@ -366,7 +365,8 @@ class Trail:
 
     def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
         """Return the stream's epoch (None if it is unknown) and the id of its first entry (None if
-        the stream is empty). Return None instead of both if Redis does not answer."""
+        the stream is empty or the epoch unknown). Return None instead of both if Redis does not
+        answer. If the epoch has changed or entries may be lost, call :meth:`follow`."""
         end = self._ends.get(stream)
         try:
             try:

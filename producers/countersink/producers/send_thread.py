@@ -54,10 +54,11 @@ class SendThread(WorkThread):
         self._reported_members = 0
 
     def rows_waiting(self) -> None:
-        """Tell the thread that there are rows to send. It sends them immediately if there are many,
-        or if members wait for a salt that is to be read from Redis now. It also sends them
-        immediately if it has sent nothing for ``flush_interval`` seconds, so that a short-lived
-        process sends its first rows early. Otherwise it sends them at the end of this interval.
+        """Tell the thread that there are rows to send (called after each fold). It sends them
+        immediately if there are at least ``max_rows``, or if members wait for a salt that is to be
+        read from Redis now. It also sends them immediately if it has sent nothing for
+        ``flush_interval`` seconds, so that a short-lived process sends its first rows early.
+        Otherwise it sends them at the end of this interval.
         """
         wanting = self._buffer.waiting_members.count and self._link.seconds_to_next_try() <= 0.0
         if self._buffer.current_rows >= self._options.max_rows or (
@@ -123,16 +124,18 @@ class SendThread(WorkThread):
             self._next_flush = min(self._next_flush, again)
 
     def has_no_salts(self, since: float) -> bool:
-        """Return True if it is useless to wait for salts: of each counter with waiting members
-        Redis has said for ``SALT_SECONDS``, the last time after the monotonic time ``since``, that
-        the salt is missing. Return False if no member waits.
+        """Return True if it is useless to wait for salts: for each counter with waiting members,
+        Redis has answered for ``SALT_SECONDS`` (10 s) that the salt is missing, the last time after
+        the monotonic time ``since``. Return False if no member waits.
         """
         salts = self._events.sightings.salts
         waiting = self._buffer.waiting_members.counters
         return bool(waiting) and all(salts.has_none(counter, since) for counter in waiting)
 
     def _log_waiting_members(self) -> None:
-        """Log that members wait for a salt, and why, for one counter about which Redis answered."""
+        """Log that members wait for a salt, and why, for the first of their counters about which
+        Redis has answered; at most once a minute.
+        """
         salts = self._events.sightings.salts
         for counter in self._buffer.waiting_members.counters:
             known = salts.counts_members(counter)
@@ -145,8 +148,8 @@ class SendThread(WorkThread):
         any, and why the last of them.
 
         Args:
-            seldom: True leaves the line out if such a line was logged a short time ago; False
-                always logs it.
+            seldom: True leaves the line out if such a line was logged in the last minute, and the
+                next line includes its number; False (at the close) always logs it.
         """
         found = self._events.sightings
         number = found.without_member - self._reported_members
@@ -175,13 +178,15 @@ class SendThread(WorkThread):
 
     def take_unlogged_drops(self) -> int:
         """Return the number of dropped increments that were not logged. From then on they count as
-        logged.
+        logged: the caller, ``close()``, logs them.
         """
         before, self._reported = self._reported, self._events.dropped
         return self._reported - before
 
     def _cause(self) -> str:
-        """Return the cause for which memory was full, as a text for the log."""
+        """Return the reason why memory was full, as a text for the log: the last error of Redis, or
+        that increments came too fast; and the error of the spool, if it has one.
+        """
         redis = self._link.last_error or "Redis has not answered yet"
         if self._link.usable:
             redis = "increments came faster than rows are sent, or too many at once"
@@ -189,8 +194,8 @@ class SendThread(WorkThread):
         return f"memory is full: {redis}" + (f"; {spool}" if spool else "")
 
     def _seconds_to_wait(self) -> float | None:
-        """Return the seconds until the thread has work to do; None where it has none until its bell
-        rings.
+        """Return the seconds until the thread has work to do, such as the search for segments of
+        dead processes; None where it has none until its bell rings.
         """
         self._idle = True  # set before the checks: rows that come after them ring the bell
         if (
@@ -226,8 +231,9 @@ class SendThread(WorkThread):
                 return
 
     def _replay(self) -> bool:
-        """Send the entries of the spool, if any. Return True if Redis has taken all of them, except
-        those that cannot be read; False if Redis takes no more, or if the thread is to end.
+        """Send the entries of the spool, if any, those of dead processes included (searched every
+        10 s). Return True if Redis has taken all of them, except those that cannot be read, or if
+        there is no spool; False if Redis takes no more, or if the thread is to end.
         """
         spool = self._spool
         if spool is None:
@@ -265,8 +271,9 @@ has passed."""
 
 @dataclass(repr=False, eq=False)
 class Flush:
-    """A flush. It makes the send thread send the rows immediately. If there is a spool, the spool
-    thread writes the rows that Redis does not take in time.
+    """A flush: it waits until all rows of the generations up to ``generation`` are stored, or until
+    its time has passed. It makes the send thread send the rows immediately. If there is a spool,
+    the spool thread writes the rows if Redis fails or has not taken them in half of that time.
 
     Holds no lock between two calls: a signal handler may interrupt it and flush as well.
 
@@ -295,14 +302,14 @@ class Flush:
             self._sender.flush_now()
 
     def stored(self) -> bool:
-        """Whether all rows of the flush are stored."""
+        """Whether all rows of the flush are stored, sightings that wait for a salt included."""
         return self._outbox.settled(self.generation)
 
     def over(self) -> bool:
         """Return True if the flush is over: all its rows are stored; or its time has passed; or
-        only sightings are left, and their members cannot get a salt in this time. Also makes the
-        spool thread write when Redis has failed, the stream is too long or half of the time has
-        passed.
+        only sightings are left, and it is useless to wait for their salts. Also makes the spool
+        thread write, once, when Redis has failed since the flush began, the stream is too long or
+        half of the time has passed.
         """
         if self.stored():
             return True
@@ -319,8 +326,8 @@ class Flush:
 
     def _only_saltless_members_left(self) -> bool:
         """Return True if all rows are stored except sightings whose members wait for a salt, and it
-        is useless to wait longer: Redis has answered since the flush began that there is no salt
-        for them, or the time for salts has passed.
+        is useless to wait longer: see :meth:`SendThread.has_no_salts`, or the time for salts has
+        passed (until ``STORING_SECONDS`` before the end of the flush, but at least half of it).
         """
         return self._outbox.settled(self.generation, members=False) and (
             time.monotonic() >= self._members_until or self._sender.has_no_salts(self._began)

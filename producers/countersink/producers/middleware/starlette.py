@@ -38,7 +38,8 @@ class _Place:
 
 class StarletteRoutes:
     """Returns the template of the route that a request has matched, such as ``/users/{id}``. The
-    paths of the mounts that contain the route are in front.
+    paths of the mounts that contain the route are in front. This is the default argument ``route``
+    of ``ASGIMiddleware``.
     """
 
     def __init__(self) -> None:
@@ -46,9 +47,10 @@ class StarletteRoutes:
         self._places: dict[int, tuple[object, list[_Place]]] = {}
 
     def __call__(self, scope: RequestData) -> str | None:
-        """Return the route template that the application has stored under ``ROUTE``, or else the
-        template of the matched route. Return None if no route matched, if the route is not found,
-        or if the application uses another framework.
+        """Return the route template that the application has stored in
+        ``scope["countersink.route"]``, or else the template of the matched route. Return None if no
+        route matched, if the scope has only an endpoint whose route is not found below the scope's
+        ``router``, or if the application uses another framework.
         """
         noted = noted_route(scope)
         if noted is not None:
@@ -89,7 +91,8 @@ def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
     Args:
         router: the outermost router.
         route: the matched route; None where the scope has only an endpoint.
-        matched: the object whose path is read: the result of :func:`_effective`, or the endpoint.
+        matched: if ``route`` is given, the result of :func:`_effective`, whose path is read;
+            otherwise the scope's endpoint (a mount's application), whose routes are searched.
     """
     if route is None:
         # The endpoint of a mount is its attribute `app`.
@@ -109,8 +112,9 @@ def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
 
 
 def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
-    """Find all routes below ``router`` for which ``wanted`` returns True. Yield a pair for each:
-    the joined paths of the mounts that contain the route, and the route.
+    """Find all routes below ``router`` (in 1,000 routers at most) for which ``wanted`` returns
+    True. Yield a pair for each: the joined paths of the mounts that contain the route, and the
+    route.
     """
     waiting: list[tuple[object, str]] = [(router, "")]
     seen: set[tuple[int, str]] = set()
@@ -132,8 +136,8 @@ def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[
 
 
 def _matching_place(scope: RequestData, places: list[_Place]) -> _Place:
-    """Return the one of a route's places that fits the path of the request; the first if none
-    fits.
+    """Return the first of a route's places whose mounts and pattern fit the path of the request;
+    the first of all if none fits.
     """
     root = str(scope.get("root_path", ""))
     parts = root[len(str(scope.get("app_root_path", ""))) :].split("/")

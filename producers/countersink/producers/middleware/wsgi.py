@@ -42,12 +42,12 @@ class WSGIMiddleware:
     or the argument ``route`` is a function that returns it. Without either, every request is
     counted as ``__unmatched__``.
 
-    The status is read when the application returns. If the application returns a generator, the
-    status is read when the generator yields the first piece of the body. If the application raises
-    before, the status is 500, and the exception is raised again. Any other body passes through
-    unchanged (``wsgi.file_wrapper`` included) if the application has set a status. If this body
-    fails later, the request has already been counted with that status. Errors of counting are
-    logged, never raised.
+    The status is read when the application returns, if it has set one and the body is not a
+    generator. Such a body passes through unchanged (``wsgi.file_wrapper`` included); if it fails
+    later, the request has already been counted with that status. Otherwise the status is read when
+    the body yields its first piece or ends. If the application or its body raises before, the
+    status is 500, and the exception is raised again. If the client disconnects before the
+    application has set a status, it is 499. Errors of counting are logged, never raised.
 
     Args:
         app: the WSGI application.
@@ -122,8 +122,9 @@ class _Exchange(CountedRequest):
         self.status: str | None = None
 
     def start_response(self, status: str, *rest: Any) -> Callable[[bytes], object]:
-        """Begin the response with the server's function, or begin it again after an error; returns
-        the function that writes parts of the body.
+        """Call the server's ``start_response`` with the application's arguments and keep the
+        status; return the function that writes parts of the body. The application may call it again
+        after an error; the last status replaces the earlier one.
         """
         write = self._start_response(status, *rest)
         self.status = status
@@ -137,13 +138,15 @@ class _Exchange(CountedRequest):
         self.count(self._data.get("REQUEST_METHOD"), status)
 
     def fail(self) -> None:
-        """Count the request as failed, because the application has raised before its response."""
+        """Count the request with the status 500, unless it is counted already: the application has
+        raised before its response.
+        """
         self.count(self._data.get("REQUEST_METHOD"), FAILED)
 
 
 class _LateBody:
     """A WSGI body whose request is counted when the server reads the first piece. Until then the
-    status may change: a generator may raise, or call ``start_response`` again.
+    status may change: the body may raise (500), or call ``start_response``, even a second time.
     """
 
     def __init__(self, body: Iterable[bytes], exchange: _Exchange) -> None:
@@ -169,8 +172,9 @@ class _LateBody:
         return piece
 
     def close(self) -> None:
-        """Count the request, unless it is counted already, and close the body. The server calls
-        this at the end of the body, or after the client has disconnected.
+        """Count the request, unless it is counted already, with the status that the application
+        has set, otherwise 499; then close the body. The server calls this at the end of the body,
+        or after the client has disconnected.
         """
         self._exchange.end(CLIENT_CLOSED)
         close = getattr(self._body, "close", None)
@@ -179,6 +183,8 @@ class _LateBody:
 
 
 def _number(status: str) -> int:
-    """Return the number at the beginning of a status such as ``200 OK``; 0 where there is none."""
+    """Return the three-digit number at the beginning of a status such as ``200 OK``; 0 where there
+    is none, which is counted as ``OTHER``.
+    """
     digits = status[:3] if isinstance(status, str) else ""
     return int(digits) if len(digits) == 3 and digits.isascii() and digits.isdigit() else 0

@@ -47,15 +47,15 @@ def new_segment_path(directory: Path) -> Path:
 
 def made_ms(name: str) -> int | None:
     """Return the time at which a segment was created, in Unix ms, from its file name; None where
-    ``name`` is not the name of a segment.
+    ``name`` does not begin with a time.
     """
     found = re.match(r"([0-9]{14})-", name)
     return None if found is None else int(found[1])
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    """Return the paths of the segments in ``directory``, oldest first, without damaged ones. An
-    empty list if the directory does not exist.
+    """Return the paths of the segments in ``directory``, oldest first, without those that were
+    renamed to ``….damaged``. An empty list if the directory does not exist.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -64,16 +64,16 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def used_bytes(directory: Path) -> int:
-    """Return the size of all segments in ``directory`` in bytes, damaged ones included.
+    """Return the size of all segments in ``directory`` in bytes, ``….damaged`` ones included; 0 if
+    the directory does not exist.
 
     Raises:
-        SpoolError: the directory cannot be read.
-    """
+        SpoolError: the directory cannot be read."""
     return sum(size for _, size in files(directory))
 
 
 def files(directory: Path) -> list[tuple[str, int]]:
-    """Return the names and sizes (in bytes) of all segments in ``directory``, damaged ones
+    """Return the names and sizes (in bytes) of all segments in ``directory``, ``….damaged`` ones
     included, sorted by name. An empty list if the directory does not exist.
 
     Raises:
@@ -103,8 +103,10 @@ class SegmentInfo:
         path: the file's path.
         bytes: the file's size in bytes.
         held: whether a live process has locked the file, to write or to replay it.
-        damaged: whether the file was replayed and then kept because it has corrupt records.
-        entries: number of entries in the file that are not known to be in Redis; 0 if ``damaged``.
+        damaged: whether the file was replayed, and then kept as ``….damaged`` for its corrupt
+            records.
+        entries: number of readable entries in the file that are not known to be in Redis; 0 if
+            ``damaged`` or ``unreadable``.
         increments: number of increments in these entries.
         made_ms: the time at which the file was created, in Unix ms; None if its name does not have
             the time.
@@ -125,9 +127,8 @@ class SegmentInfo:
 
     @property
     def state(self) -> str:
-        """The segment's state as a word: ``held``, ``waiting`` (to be replayed), ``damaged`` or
-        ``unreadable``.
-        """
+        """The segment's state as a word, the first that is true of ``unreadable``, ``damaged`` and
+        ``held``; otherwise ``waiting`` (to be replayed)."""
         if self.unreadable is not None:
             return "unreadable"
         if self.damaged:
@@ -136,13 +137,12 @@ class SegmentInfo:
 
 
 def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
-    """List all segments of a spool directory, oldest first. Reads their contents and changes
-    nothing. Takes the lock of each segment for a moment, to find out whether another process holds
-    the lock.
+    """List all segments of a spool directory, damaged ones included, oldest first; an empty list if
+    it does not exist. Reads their contents and changes nothing. Takes the lock of each segment for
+    a moment, to find out whether another process holds the lock.
 
     Raises:
-        SpoolError: the directory cannot be read.
-    """
+        SpoolError: the directory cannot be read."""
     folder = Path(directory)
     found = []
     for name, size in files(folder):
@@ -200,7 +200,8 @@ def _is_held(fd: int) -> bool:
 
 @dataclass(slots=True)
 class Replayed:
-    """Figures of a replay, which grow while it runs.
+    """Figures of a replay, which grow while it runs. Only :func:`replay` counts ``held`` and
+    ``unreadable`` and sets ``problems`` and ``stopped``; a producer's :class:`Backlog` does not.
 
     Attributes:
         segments: number of segments that were sent completely, and then deleted (or kept as
@@ -249,14 +250,13 @@ def replay(
     Raises:
         StreamError: Redis failed. The segments note which entries were sent, so that a later replay
             continues there.
-        SpoolError: the directory cannot be read.
-    """
+        SpoolError: the directory cannot be read."""
     log, clock = Log(logging.getLogger("countersink.producers")), RedisClock()
     backlog, route = Backlog(log), PartitionRoute()
     done = backlog.done
 
     def send() -> bool:
-        """Send the next parcels to Redis; returns whether there were any."""
+        """Send the next parcels to Redis; returns whether there were any. Raises StreamError."""
         parcels = backlog.next(PARCELS_AT_A_TIME, clock.now_ms)
         if parcels:
             delivery = deliver(client, route.partition, parcels)
@@ -295,7 +295,8 @@ class Backlog:
 
     Attributes:
         done: figures of the replay.
-        released: whether a segment was released after an error, and not found again since.
+        released: whether a segment that was released after an error may still wait: True from
+            the release until a search finds no further segment.
     """
 
     def __init__(self, log: Log) -> None:
@@ -321,11 +322,10 @@ class Backlog:
 
         Args:
             limit: maximum of parcels.
-            now_ms: returns the time to be used as ``at``, in Unix ms.
+            now_ms: returns the time to be used as ``at``, in Unix ms on Redis's clock.
 
         Raises:
-            SpoolError: a segment cannot be read, written (to note a time) or deleted now.
-        """
+            SpoolError: a segment cannot be read, written (to note a time) or deleted now."""
         while self._segments and not self._records:
             segment = self._segments[0]
             while len(self._records) < limit:
@@ -344,11 +344,11 @@ class Backlog:
         return [record.parcel for record in self._records]
 
     def delivered(self, parcels: Sequence[Parcel]) -> None:
-        """Record in the first segment that its parcels ``parcels`` are stored in Redis.
+        """Remove ``parcels``, which belong to the first segment, because Redis has stored them; add
+        them to :attr:`done`; and note in the segment up to which record all are stored.
 
         Raises:
-            SpoolError: the note could not be written; the parcels may be sent again.
-        """
+            SpoolError: the note could not be written; the parcels may be sent again."""
         ids = {id(parcel) for parcel in parcels}
         for parcel in parcels:
             self.done.entries += 1
@@ -365,9 +365,8 @@ class Backlog:
         self._records.clear()
 
     def release_first(self) -> None:
-        """Remove the first segment, which cannot be read now, and release its lock, so that a later
-        replay can try again. There must be one.
-        """
+        """Remove the first segment, which cannot be read or written now, and release its lock, so
+        that a later replay can try again; set :attr:`released`. There must be a segment."""
         self.released = True
         self._records.clear()
         self._segments.popleft().close()

@@ -82,8 +82,8 @@ def pack(parcel: Parcel) -> list[bytes]:
 
 
 def body_length(header: bytes) -> int | None:
-    """Return the number of bytes in the body after ``header``; ``None`` if ``header`` is
-    malformed."""
+    """Return the number of bytes in the body after a record's ``header``; ``None`` if ``header`` is
+    too short, does not begin with the magic, or has an impossible length."""
     if len(header) < RECORD_HEADER_SIZE:
         return None
     magic, length, _ = _HEAD.unpack_from(header)
@@ -93,8 +93,8 @@ def body_length(header: bytes) -> int | None:
 
 
 def checksum_fits(header: bytes, body: bytes) -> bool:
-    """Whether the checksum in ``header`` is that of ``body``. The length in ``header`` is
-    ignored."""
+    """Whether the checksum in ``header`` is that of ``body`` and its length. The length in
+    ``header`` is ignored."""
     length = len(body).to_bytes(4, "little")
     return bool(_HEAD.unpack_from(header)[2] == crc32(body, crc32(length)))
 
@@ -123,7 +123,8 @@ class Records:
 
     def bytes_done(self, size: int) -> int | None:
         """Return how many bytes at the beginning of the file, which has ``size`` bytes, need no
-        replay. Return ``None`` if the file is not a segment, or if its format is newer.
+        replay: at least the file header's 32, even if the file is shorter because its writer died.
+        Return ``None`` if the file is not a segment, or if its format is newer.
 
         Raises:
             SpoolError: the file cannot be read."""
@@ -143,8 +144,7 @@ class Records:
         is found.
 
         Raises:
-            SpoolError: the file cannot be read.
-        """
+            SpoolError: the file cannot be read."""
         while True:
             header = self._read(offset, RECORD_HEADER_SIZE)
             length = body_length(header)
@@ -157,11 +157,11 @@ class Records:
 
     def is_torn(self, offset: int, end: int) -> bool:
         """Return True if the rest of the file, from ``offset`` to ``end``, is the beginning of a
-        record that was never completed; False if it was complete once and is damaged now.
+        record that was never completed, which loses nothing stored; False if it was complete once
+        and is damaged now.
 
         Raises:
-            SpoolError: the file cannot be read.
-        """
+            SpoolError: the file cannot be read."""
         rest = self._read(offset, end - offset)
         if len(rest) < RECORD_HEADER_SIZE or not rest.strip(b"\0"):
             return True
@@ -196,8 +196,8 @@ class Segment:
 
     Attributes:
         path: the file's path.
-        end: offset in the file after the last record.
-        offset: offset in the file after the last record that a replay has read.
+        end: offset of the file's end, where :meth:`append` writes.
+        offset: offset from which a replay reads the next record; the replay advances it.
         records: the reader of its records.
         damaged: whether corrupt records were skipped.
     """
@@ -237,11 +237,11 @@ class Segment:
 
     @classmethod
     def adopt(cls, path: Path) -> "Segment | None":
-        """Lock the segment at ``path`` and return it; ``None`` if another process has the lock, or
-        the file does not exist.
+        """Lock the segment at ``path`` and return it, to be replayed; ``None`` if the lock is held
+        (even by this process), or the file does not exist.
 
         Raises:
-            SpoolError: the file cannot be opened or is not a segment.
+            SpoolError: the file cannot be opened or read, or is no segment of this format.
         """
         with spool_errors(str(path)):
             try:
@@ -296,7 +296,8 @@ class Segment:
         self.end = offset
 
     def stamp(self, records: Sequence[Record], at: int) -> None:
-        """Write the time ``at`` into records and fsync it, before they are sent for the first time.
+        """Write the time ``at`` (Unix ms) into records and their parcels and fsync it, before they
+        are sent for the first time.
 
         Raises:
             SpoolError: the time may not be on disk; the records must not be sent."""
@@ -321,11 +322,10 @@ class Segment:
 
     def finish(self) -> Path | None:
         """Delete the file, after all its records were sent to Redis. A damaged file is renamed to
-        ``….damaged`` instead; its new path is returned, otherwise None.
+        ``….damaged`` instead; its new path is returned, otherwise None. The lock is released.
 
         Raises:
-            SpoolError: the file cannot be deleted or renamed.
-        """
+            SpoolError: the file cannot be deleted or renamed."""
         with closing(self), spool_errors(f"{self.path}: cannot delete"):
             if self.damaged:
                 return self.path.rename(self.path.with_name(self.path.name + DAMAGED_SUFFIX))
@@ -358,11 +358,11 @@ class UnsharedFile:
     """An open file that is closed in each forked child, immediately after the fork.
 
     A ``flock`` belongs to the open file, which children share. If they kept it open, the lock of a
-    dead parent would last until they end, and no process could replay the segment.
+    dead parent would last until they end, and no process could replay the segment. ``fd`` is the
+    file's descriptor, ``flags`` are those of ``os.open``.
 
     Raises:
-        OSError: the file cannot be opened.
-    """
+        OSError: the file cannot be opened."""
 
     def __init__(self, path: Path, flags: int) -> None:
         with _fork_lock:

@@ -40,7 +40,8 @@ class Spool:
             ``add``, which any thread may call.
         failure: error message of the last write, or of the last :meth:`look` at the directory, if
             it failed; otherwise ``None``.
-        failing: whether the last write failed, and there is still something to write.
+        failing: whether the spool thread pauses after a failed write and will try again, because
+            there is still something to write.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
@@ -57,7 +58,9 @@ class Spool:
             log("spool_failed", f"{self.failure}: nothing can be spooled", level=logging.ERROR)
 
     def look(self) -> bool:
-        """Return whether the directory can be used, and set :attr:`failure`."""
+        """Make the directory if it is missing. Return whether it can be written to, and set
+        :attr:`failure`: an error message if not, otherwise None.
+        """
         try:
             self._make_directory()
         except SpoolError as error:
@@ -102,8 +105,8 @@ class Spool:
             self._current.append(parcels)
 
     def roll(self) -> None:
-        """Move the present segment, if it has records, into the backlog, so that it is replayed.
-        The next entries go into a new segment.
+        """Move the segment that is being written, if it has records, into the backlog, so that it
+        is replayed. The next entries go into a new segment.
         """
         with self._lock:
             if self._current is not None and self._current.end > FILE_HEADER_SIZE:
@@ -111,8 +114,9 @@ class Spool:
                 self._current = None
 
     def adopt_one(self) -> bool:
-        """Add the oldest segment of a dead process to the backlog; returns whether there was such a
-        segment. Segments that cannot be read are logged and passed over.
+        """Lock the oldest segment that nobody has locked (of a dead process or a closed producer,
+        or released after an error) and add it to the backlog; returns whether there was such a
+        segment. Segments that cannot be read are logged and skipped.
 
         Raises:
             SpoolError: the directory cannot be read.
@@ -143,7 +147,7 @@ class Spool:
 @dataclass(repr=False, eq=False)
 class SpoolThread(WorkThread):
     """The thread that writes rows to the spool when memory is half full, and when a flush requests
-    it. After a failed write it tries again after a pause, without a request.
+    it. After a failed write it tries again after 1 s, without a request.
     """
 
     _spool: Spool
@@ -167,7 +171,7 @@ class SpoolThread(WorkThread):
         self.bell.ring()
 
     def rows_waiting(self) -> None:
-        """Make the thread write rows if memory is half full."""
+        """Make the thread write rows if memory is half full. Called after each fold."""
         if self._buffer.half_full:
             self.bell.ring()
 
@@ -186,8 +190,8 @@ class SpoolThread(WorkThread):
                 sleep(RETRY_SECONDS)
 
     def work_once(self) -> None:
-        """Write the requested rows, or as many rows as it takes until memory is less than half
-        full. Ends early after a failed write.
+        """Write the requested rows, then further rows until memory is less than half full. Ends
+        early after a failed write; does nothing in the pause after it.
         """
         # A parcel that the send thread is sealing at this moment is in no list: check again until
         # it is in the outbox.
@@ -205,8 +209,9 @@ class SpoolThread(WorkThread):
                 sleep(0.001)
 
     def _store(self, upto: int) -> bool:
-        """Write up to 16 parcels: those in the outbox, then rows of generations up to ``upto``.
-        Return False if there were none, True if there were some, even if the spool failed.
+        """Write up to 16 parcels: those in the outbox, then rows of generations up to ``upto``. If
+        the write fails, they go back to the outbox, and the pause of 1 s begins. Return False if
+        there were no parcels, True if there were some, even if the write failed.
         """
         parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
         while len(parcels) < PARCELS_AT_A_TIME:
