@@ -9,12 +9,14 @@ first: :func:`first_sent` reads all.
 
 An entry may leave its stream without being applied, if Redis loses its data or a person trims the
 stream. Producers that wait for entries to be applied notice this by ``Epoch``. Workers notice it by
-``samples``, which they keep in MySQL. Redis counts the entries that were ever added. The script
-that acknowledges entries counts them, too, in a hash beside the stream. Nothing was lost as long as
-three values stay the same: the server, the consumer group on the stream, and the number of entries
-that are neither present nor acknowledged. The time during which they stay the same is one epoch, so
-if two epochs are equal, nothing was lost between them. A server whose stream ends before an entry
-cannot show whether that entry was lost; see :meth:`StreamState.reaches`.
+comparing the results of ``samples`` with the previous ones, which they store in MySQL.
+
+Redis counts the entries that were ever added. The script that acknowledges entries counts them,
+too, in a hash beside the stream. Nothing was lost as long as three values stay the same: the
+server, the consumer group on the stream, and the number of entries that are neither present nor
+acknowledged. The time during which they stay the same is one epoch, so if two epochs are equal,
+nothing was lost between them. A server whose stream ends before an entry cannot show whether that
+entry was lost; see :meth:`StreamState.reaches`.
 
 Redis before 7.0 does not count the entries that were added, so a trimmed stream is not noticed
 there.
@@ -60,8 +62,8 @@ class Epoch:
     unaccounted: int
 
     def end(self, now: "Epoch") -> str:
-        """Return why this epoch of a stream ended, as a text for people. ``now`` is the stream's
-        present epoch, which must be another one.
+        """Return why this epoch of a stream ended, as a text for a producer's log. ``now`` is the
+        stream's present epoch, which must differ from this one.
         """
         if now.server != self.server:
             return "Redis was restarted, or another server took over"
@@ -80,7 +82,8 @@ class StreamState:
     Attributes:
         epoch: the stream's epoch.
         first: the stream id of the first entry, or None if the stream is empty.
-        last: the highest stream id that Redis has given to an entry of this stream, or ``0-0``.
+        last: the highest stream id that Redis has given to an entry of this stream, even if the
+            entry has left the stream; ``0-0`` if there was none.
     """
 
     epoch: Epoch
@@ -88,16 +91,18 @@ class StreamState:
     last: str
 
     def reaches(self, stream_id: str | None) -> bool:
-        """Return whether the stream's last id is ``stream_id`` or later; return True for None.
+        """Return whether :attr:`last` is ``stream_id`` or later. ``stream_id`` is the id of the
+        last entry that a producer stored in the stream; None, for no entry, gives True.
 
-        The result is False on a replica that lags behind its primary (both have the same
-        replication id), and for an older stream that was restored from a backup.
+        If the result is False, that entry may be lost although the epoch is the same: this server
+        was a replica that lagged behind its primary (both have the same replication id), or holds
+        an older stream that was restored from a backup.
         """
         return stream_id is None or order(stream_id) <= order(self.last)
 
 
 def stream_state(client: redis.Redis, stream: str, *, make: bool = False) -> StreamState:
-    """Return the state of a stream.
+    """Return the state of a stream. A missing stream is empty and has the last id ``0-0``.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -124,8 +129,9 @@ class QueueSample:
     that the stream was emptied, trimmed or replaced by an older stream in between.
 
     Attributes:
-        life: the random text that was set when the consumer group was made. It stays when the group
-            or the stream is deleted, until a group is made again. ``''`` if none was ever set.
+        life: the random text that was set when the consumer group was made, as in
+            :attr:`Epoch.group`; but it stays when the group or the stream is deleted, until a group
+            is made again. ``''`` if none was ever set.
         length: number of entries in the stream.
         added: number of entries that were ever added; 0 before Redis 7.0.
         entries: the oldest and the newest entry (or the only one), each as the id that Redis gave
@@ -145,13 +151,15 @@ def samples(
     client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, QueueSample]:
     """Return a sample of each stream, as a dict by the stream's key. The streams are those of
-    :func:`used_partitions` (on a cluster, only those below the present number) and in ``before``.
-    On a cluster, streams whose master does not answer, or refuses, are left out.
+    :func:`used_partitions` (on a cluster, only the partitions to which producers send now) and
+    those in ``before``. On a cluster, streams whose master does not answer, or refuses, are left
+    out.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
-        before: maps each stream to the ``entries`` of its previous sample, including streams that
-            Redis has lost since.
+        before: maps the key of each stream, including streams that Redis has lost since, to the
+            ``entries`` of its previous sample. Those that left the stream are the result's
+            ``gone``.
 
     Raises:
         StreamError: Redis does not answer, or refuses. On a cluster: no node returns the masters.
@@ -200,9 +208,9 @@ def first_sent(
     stop: Callable[[], bool] = lambda: False,
 ) -> int | None:
     """Return the earliest time, in Unix ms, at which an entry that is now in ``streams`` was first
-    sent (its field ``at``, or the time in its stream id if that is earlier); return None if all are
-    empty. Pending entries are included, because an entry stays in its stream until it is
-    acknowledged.
+    sent; return None if all are empty. This time of an entry is its field ``at``, or the time in
+    its stream id if that is earlier, or if ``at`` is missing or malformed. Pending entries are
+    included, because an entry stays in its stream until it is acknowledged.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -233,8 +241,8 @@ def first_sent(
 
 
 def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
-    """Return the time, in Unix ms, at which the oldest entry in ``streams`` arrived, or None if all
-    are empty.
+    """Return the time, in Unix ms, at which the oldest entry in ``streams`` arrived (the time in
+    its stream id, by the clock of Redis), or None if all are empty.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
@@ -255,16 +263,18 @@ work.
 
 @dataclass(repr=False, eq=False)
 class Heartbeat:
-    """Writes a process's figures into a hash in Redis, at most every ``every_s`` seconds. If Redis
-    does not serve or refuses, it raises nothing, and writes again 15 seconds later.
+    """Writes a process's figures into a hash in Redis, which expires :data:`TTL_S` seconds later.
+    The process calls :meth:`publish` again and again. If Redis does not serve or refuses, no method
+    raises an error, and the next write is tried 15 seconds later.
 
-    It adds the fields ``pid``, ``host`` and ``updated`` (Unix ms).
+    Three fields are always written: ``pid``, ``host`` and ``updated`` (Unix ms, by the clock of
+    this machine).
 
     Args:
         client: a client with a timeout of :data:`TIMEOUT_S`.
         key: the key of the hash.
         fields: returns the other fields and their values; None is written as an empty value.
-        every_s: seconds between two writes.
+        every_s: minimum of seconds between two writes.
     """
 
     _client: redis.Redis
@@ -277,8 +287,8 @@ class Heartbeat:
         self._next = 0.0
 
     def publish(self, *, now: bool = False) -> None:
-        """Write the hash if ``every_s`` seconds have passed since the last time, or if ``now`` is
-        true.
+        """Write the hash, if ``every_s`` seconds have passed since the last write (15 seconds since
+        a write that failed), or if ``now`` is true. Otherwise do nothing.
         """
         clock = time.monotonic()
         if clock < self._next and not now:
@@ -298,8 +308,9 @@ class Heartbeat:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Context manager that renews the expiry of the hash every :data:`BEAT_S` seconds. A thread
-        does this, so that the hash stays while the process waits for MySQL.
+        """Context manager: within its block, a thread renews the expiry of the hash every
+        :data:`BEAT_S` seconds. So the hash stays while the process waits for MySQL and does not
+        call :meth:`publish`.
         """
         over = threading.Event()
 
@@ -317,7 +328,7 @@ class Heartbeat:
             thread.join()
 
     def withdraw(self) -> None:
-        """Remove the hash, because the process ends. If Redis does not serve, the hash expires."""
+        """Delete the hash, when the process ends. If Redis does not serve, the hash expires."""
         with suppress(StreamError), mapped():  # else it expires
             self._client.delete(self._key)
 

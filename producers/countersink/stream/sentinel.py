@@ -52,12 +52,13 @@ class MasterConnection(SentinelManagedConnection):
         self, *args: Any, disconnect_on_error: bool | None = True, **options: Any
     ) -> Any:
         """Return the next reply. The arguments are those of redis-py's method. While no reply
-        comes, ask the sentinels every :data:`ASK_S` whether this server is still the master (never
-        if the connection has no timeout or none longer than this, or ``options`` has a timeout).
+        comes, ask the sentinels every :data:`ASK_S` seconds whether this server is still the
+        master. They are not asked if the connection has no timeout or one of at most
+        :data:`ASK_S`, or if ``options`` has the argument ``timeout``.
 
         Raises:
-            redis.TimeoutError: no reply came within the connection's timeout, or another server
-                became the master before a reply came.
+            redis.TimeoutError: no reply came within the connection's timeout, or before the
+                sentinels named another server as the master.
             redis.ConnectionError: the connection is lost, or a late reply came from a server that
                 is not the master any more.
         """
@@ -100,7 +101,9 @@ class MasterConnection(SentinelManagedConnection):
                 sock.settimeout(seconds)
 
     def _is_replaced(self) -> bool:
-        """Return whether the sentinels name another master than the server of this connection."""
+        """Return whether the sentinels name another master than the server of this connection.
+        Return False if they name none, or do not answer.
+        """
         pool: Any = self.connection_pool
         try:
             return bool(pool.get_master_address() != (self.host, self.port))
@@ -122,8 +125,8 @@ class Sentinels(Sentinel):
     """
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return host and port of the master, from the first sentinel that knows the master and
-        says that it is up.
+        """Return host and port of the master whose name is ``service_name``, from the first
+        sentinel that knows the master and says that it is up.
 
         Raises:
             MasterNotFoundError, AuthenticationError, NoPermissionError: see :meth:`master_state`.
@@ -132,8 +135,8 @@ class Sentinels(Sentinel):
         return state["ip"], state["port"]
 
     def master_state(self, service_name: str) -> Mapping[str, Any]:
-        """Return the fields of SENTINEL MASTERS for the master, from the first sentinel that knows
-        the master and says that it is up.
+        """Return the fields of SENTINEL MASTERS for the master whose name is ``service_name``, from
+        the first sentinel that knows the master and says that it is up.
 
         Raises:
             MasterNotFoundError: no sentinel says so; the message quotes the answers of all
@@ -182,11 +185,15 @@ def sentinel_client(
     """Return a client of the master that the sentinels in a URL name; send nothing yet.
 
     Args:
-        rest: the URL behind ``://``: ``[user:password@]host:port,…/name/database?options``.
-        options: options of connections to the master; options in the URL override them.
+        rest: the URL behind ``://``: ``[user:password@]host:port,…/name/database?options``. The
+            hosts are the sentinels; ``name`` is the name of the master; user and password are for
+            the master, the options ``sentinel_username`` and ``sentinel_password`` for the
+            sentinels.
+        options: redis-py's options of connections to the master, its timeouts included; options in
+            the URL override them.
         tls: whether all connections use TLS, those to the sentinels too.
-        socket_timeout: seconds without a reply after which the master counts as away. A sentinel
-            counts as away after :data:`SENTINEL_TIMEOUT`, or after this time if it is shorter.
+        socket_timeout: seconds without a reply after which a sentinel counts as away; if it is more
+            than :data:`SENTINEL_TIMEOUT`, a sentinel counts as away after that.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
@@ -242,8 +249,8 @@ class HostsUrl:
     Attributes:
         credentials: the part ``user:password@`` of the URL, unchanged, or ``''``.
         addresses: the hosts with their ports.
-        path: the path, with its ``/``.
-        query: the query, without its ``?``.
+        path: the path, with its ``/``, or ``''``.
+        query: the query, without its ``?``, or ``''``.
     """
 
     credentials: str
@@ -252,11 +259,12 @@ class HostsUrl:
     query: str
 
     def options(self, database: str, query: str) -> dict[str, Any]:
-        """Return the options of a connection, as redis-py reads them in a ``redis://`` URL.
+        """Return the options of a connection (user, password, database and those of ``query``), as
+        redis-py reads them in a ``redis://`` URL; no host.
 
         Args:
-            database: the number of the database.
-            query: a query of options, without a ``?``.
+            database: the number of the database; ``''`` for none.
+            query: :attr:`query`, or the part of it that is meant for this connection.
 
         Raises:
             ValueError: an option cannot be used.
@@ -295,7 +303,9 @@ def split_hosts(rest: str, scheme: str, servers: str, port: int, example: str) -
 
 
 def _address(text: str, default: int) -> tuple[str, int] | None:
-    """Return the host and port in ``text``, or None if it is malformed."""
+    """Return the host and port in ``text``, or None if ``text`` is malformed. Without a port,
+    ``default`` is returned as the port.
+    """
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
@@ -316,7 +326,8 @@ class Watched:
         name: the master's name in the configuration of the sentinels.
         address: the master's host and port.
         sentinels: number of sentinels that watch the master, including those that are down.
-        replicas: number of the master's replicas that are up.
+        replicas: number of the master's replicas that are up, according to the first sentinel that
+            knows some; 0 if none does.
     """
 
     name: str

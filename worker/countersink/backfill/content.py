@@ -34,7 +34,7 @@ STDIN: Final = "-"
 
 
 def os_error_text(error: OSError) -> str:
-    """Return the reason of an error of the operating system, as a phrase."""
+    """Return an error of the operating system as a phrase, such as ``Permission denied``."""
     return error.strerror or str(error)
 
 
@@ -58,9 +58,9 @@ def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
     each name that stands for no file, and for each directory that cannot be read.
 
     Each of ``sources`` is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
-    directories), or a directory, which stands for all files in it and below, without hidden ones.
-    The name of an existing file is never taken for a pattern. A file that is named twice, even by
-    different names, is listed once.
+    directories), or a directory, which stands for all regular files in it and below, without hidden
+    ones. The name of an existing file is never taken for a pattern. A file that is named twice,
+    even by different names, is listed once.
     """
     search = _Search()
     for source in sources:
@@ -81,7 +81,7 @@ class _Search:
         self.failed: list[SourceReport] = []
 
     def add(self, name: str) -> None:
-        """Add the file ``name``, or the files of the directory ``name``."""
+        """Add the file ``name``, or the files below the directory ``name``, or a report why not."""
         try:
             status = os.stat(name)
             if stat.S_ISDIR(status.st_mode):
@@ -148,9 +148,8 @@ HEAD_BYTES: Final = 64 * 1024
 
 
 class Content:
-    """The uncompressed bytes of a source that is open; a context manager. Not thread-safe.
-
-    To go back by more than 2 MiB, a compressed file is read from its beginning again.
+    """The uncompressed bytes of a source that is open; a context manager. Not thread-safe. To go
+    back by more than 2 MiB, a compressed file is read from its beginning again.
 
     Args:
         fd: descriptor of the file; closed with the content.
@@ -159,9 +158,10 @@ class Content:
 
     Attributes:
         name: name of the source, for messages.
-        size: bytes that the file had on disk when it was opened; of a plain file no more are read,
-            even if it has grown since.
-        may_grow: True for a plain file, given by its path, that was written to in the last hour.
+        size: bytes that the file (of a pipe: its copy) had on disk when it was opened; of an
+            uncompressed file no more are read, even if it has grown since.
+        may_grow: True for an uncompressed file, given by its path, that was written to in the last
+            hour: its last line may be unfinished.
         cr_ends: True if lines end in a carriage return alone, for which :meth:`read` then returns a
             newline. Set by :func:`head_of`.
     """
@@ -185,7 +185,7 @@ class Content:
         self._offset = 0
 
     def plain_file(self) -> "PlainFile | None":
-        """Return a :class:`PlainFile`, by which another process can open the file; None if the file
+        """Return a :class:`PlainFile`, by which a child process can open the file; None if the file
         is compressed, or if there is no ``/proc``."""
         path = f"/proc/{os.getpid()}/fd/{self._fd}"
         if self._unpacker is not None or not os.path.exists(path):
@@ -205,11 +205,11 @@ class Content:
 
     @property
     def position(self) -> int:
-        """Bytes of the file on disk that were read so far, for progress."""
+        """Offset in the file on disk up to which it was read, for reports of progress."""
         return self._offset if self._unpacker is None else self._unpacker.position
 
     def read(self, size: int) -> bytes:
-        """Return the next ``size`` bytes; fewer only at the end or before an unreadable byte.
+        """Return the next ``size`` bytes; fewer before the end or a damaged byte; b'' at the end.
 
         Raises:
             Unreadable: not even the next byte can be read: compressed data is cut off or corrupt,
@@ -347,7 +347,8 @@ def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
 
 
 def _copy_pipe(name: str, fd: int, stop: Callable[[], bool]) -> None:
-    """Copy a pipe, up to its end, to a temporary file; make ``fd`` a descriptor of that file."""
+    """Copy the pipe ``fd``, up to its end, to a temporary file; then make ``fd`` a descriptor of
+    that file. Raises Unreadable if that fails, or once ``stop`` returns true."""
     try:
         with tempfile.TemporaryFile(prefix="countersink-") as copy:
             for data in _pipe_data(name, fd, stop):
@@ -384,9 +385,9 @@ def _pipe_data(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
 
 
 def head_of(content: Content) -> bytes:
-    """Return the head of a content, its first 64 KiB at most; moves the content's offset. The head
-    of a damaged content ends before the damage, which a later read reports. If lines end in a
-    carriage return alone, the head has newlines instead, and ``cr_ends`` is set.
+    """Return the head of a content, its first 64 KiB at most, b'' if it is empty; moves its offset.
+    The head of a damaged content ends before the damage, which a later read reports. If lines end
+    in a carriage return alone, the head has newlines instead of these, and ``cr_ends`` is set.
 
     Raises:
         Unreadable: not even the first byte can be read.

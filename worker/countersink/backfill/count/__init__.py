@@ -1,2 +1,3 @@
-"""This package counts a backfill's sources. It finds out which known source a file is, reads
-chunks, detects lines that another source has as well, and counts each chunk in one transaction."""
+"""This package counts a backfill's sources. It finds out which known source a file is, reads the
+chunks that are not counted yet, refuses chunks with many lines that another source has as well, and
+counts each chunk in one transaction."""

@@ -52,9 +52,9 @@ class Start:
     Attributes:
         offset: offset of the first byte that is in no earlier chunk.
         line: number of the line that has this byte.
-        newline: 0 if a line begins at ``offset``. Otherwise the length in bytes of the newline at
-            ``offset``: an earlier chunk has counted the line that it ends, before the newline was
-            written.
+        newline: 0 if a line begins at ``offset``. Otherwise a newline lies at ``offset``, and this
+            is its length in bytes: the earlier chunk has counted the line before the file had the
+            newline that ends it.
     """
 
     offset: int = 0
@@ -68,8 +68,9 @@ class Start:
 
 
 def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
-    """Iterate over the pieces of the chunk that begins at ``start``. If ``start.newline`` is not 0,
-    this newline is left out: it belongs to a line that is counted already.
+    """Iterate over the pieces that ``spans`` cuts from the chunk that begins at ``start``. If
+    ``start.newline`` is not 0, the first piece lacks this newline: it belongs to a line that is
+    counted already. The chunk's span includes the newline.
     """
     skipped = start.newline
     for piece in spans.pieces():
@@ -90,12 +91,12 @@ class MinuteLabels:
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
 
     def __call__(self, minute: int) -> int:
-        """Return the label of a minute's bucket. With salts, return a number made of label and
-        salt, which :meth:`decode` takes apart.
+        """Return the label of the bucket of a Unix minute. With salts, return a number made of
+        label and salt, which :meth:`decode` takes apart.
 
         Raises:
             UnknownZone: this machine does not know the counter's time zone. Readers ignore this
-                error for a line that is left out.
+                error for a line that the recipe leaves out.
         """
         label = self.scheme.label(minute)
         return label if self.salts is None else label << _SALT_BITS | self._salt(minute)
@@ -132,11 +133,12 @@ class ReadChunk:
     Attributes:
         start: beginning of the chunk.
         span: the range of its bytes.
-        amounts: label of a bucket → key → amount.
-        counts: numbers of its lines, and the sum of its amounts.
+        amounts: label of a bucket → key or dimensions → amount.
+        counts: numbers of its bytes and lines, and the sum of its amounts.
         rejects: its rejected lines.
         samples: hashes of its lines, by which other sources with these lines are found.
-        members: hashes of its visitors, by cell.
+        members: hashes of its visitors, by (label, key or dimensions); empty if the run counts no
+            visitors.
     """
 
     start: Start
@@ -148,8 +150,8 @@ class ReadChunk:
     members: Members = field(default_factory=dict)
 
     def days(self, scheme: Scheme) -> set[date]:
-        """Return the days to which amounts are added. An hour that lies in two days gives both
-        days.
+        """Return the days, in the time zone of ``scheme``, to which amounts are added. An hour that
+        lies in two days gives both days. A bucket gives no day if all its amounts are 0.
         """
         labels = [label for label, keys in self.amounts.items() if any(keys.values())]
         days, zone = set(map(scheme.local_day, labels)), scheme.time_zone
@@ -166,12 +168,13 @@ def read_chunk(
     scope: bytes,
     refused: Refused = NO_REFUSALS,
 ) -> ReadChunk | None:
-    """Read a chunk, and return the results of its lines. Return None if there are no more lines to
-    read.
+    """Read a chunk, and return the results of its lines. Return None if the source has no more
+    lines to read (``span_of`` has returned None).
 
     Args:
         pieces: pieces of the chunk, cut at the ends of lines.
-        span_of: called after all pieces are read; returns the chunk's span.
+        span_of: called after all pieces are read; returns the chunk's span, or None if there were
+            no pieces.
         start: beginning of the chunk.
         reader: reader of the source. It has read all directives before the chunk: lines of a W3C
             log, such as ``#Fields:``, that say how later lines are read.
@@ -179,7 +182,8 @@ def read_chunk(
             minute has no salt is rejected.
         scope: key for hashing lines to samples, from
             :func:`countersink.backfill.count.chunks.scope_of`.
-        refused: cells whose lines are rejected, each with the reason.
+        refused: cells whose lines are rejected, because their visitors cannot be counted, each with
+            the reason.
 
     Raises:
         Unreadable: bytes of the chunk cannot be read.
@@ -237,6 +241,7 @@ class _LineCounter:
     def _count_all(self, block: RecordBlock) -> bool:
         """Count all lines of a piece together, and return True. If one of the lines must be
         rejected, because its minute has no salt for its visitor, count nothing and return False.
+        Call it only if no cells are refused.
         """
         if self._bucket.salts is None:
             self._reader.count(block, self.tally)
@@ -265,7 +270,9 @@ class _LineCounter:
                 tally.add(one)
 
     def _reject_reason(self, cell: tuple[RowKey, int]) -> str:
-        """Return the reason to reject the lines of a cell, or '' if they are counted."""
+        """Return the reason to reject the lines of a cell, or '' if they are counted. ``cell`` is
+        (key with its visitor, number that the function ``bucket`` has returned).
+        """
         label, _, unsalted = self._bucket.decode(cell[1])
         refusal = self._refused.get((label, without_visitor(cell[0])[0]))
         return unsalted or (refusal.detail if refusal else "")
@@ -275,7 +282,12 @@ def _hash_members(
     amounts: Mapping[int, Counter[RowKey]], bucket: MinuteLabels
 ) -> tuple[Mapping[int, Counter[RowKey]], Members]:
     """Separate amounts and visitors, and hash the visitors. Return the amounts by label and key,
-    and the concatenated hashes of the visitors of each (label, key) pair.
+    and the concatenated hashes of the visitors of each (label, key) pair. Without salts, return
+    ``amounts`` unchanged, and no hashes.
+
+    Args:
+        amounts: number that ``bucket`` has returned → key with its visitor → amount.
+        bucket: the function from minutes to labels and salts.
     """
     if bucket.salts is None:
         return amounts, {}

@@ -67,7 +67,7 @@ _SELECT: Final = f"SELECT {_COLUMNS} FROM backfill_chunk WHERE source = %s"
 
 
 def read(session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
-    """Iterate over the chunks of a source that begin at ``start_at`` or later, in order."""
+    """Iterate over the chunks of a source that begin at ``start_at`` or later, by offset."""
     while True:
         page = session.query(
             f"{_SELECT} AND start_at >= %s ORDER BY start_at LIMIT %s", (source, start_at, _PAGE)
@@ -85,7 +85,9 @@ def read_last(session: Session, source: int) -> Chunk | None:
 
 
 def exists(session: Session, chunk: Chunk) -> bool:
-    """Return whether the table has a chunk with the same source, bytes, digest and run."""
+    """Return whether the table has a chunk with the same source, offsets, digest and run: then an
+    earlier attempt has counted it, although the reply to its COMMIT was lost.
+    """
     return bool(
         session.query(
             "SELECT 1 FROM backfill_chunk WHERE source = %s AND start_at = %s AND end_at = %s"
@@ -96,7 +98,7 @@ def exists(session: Session, chunk: Chunk) -> bool:
 
 
 def insert(session: Session, chunk: Chunk, counted: LineCounts) -> None:
-    """Insert a chunk with the sums of its lines."""
+    """Insert a chunk, with the numbers of its lines and the sum of its amounts (``counted``)."""
     sums = "lines_read", "counted", "filtered", "rejected", "amount"
     marks = ", ".join(["%s"] * (len(sums) + 9))
     session.execute(
@@ -153,7 +155,7 @@ def find_other_sources(
 
 
 def _parts(samples: Collection[bytes]) -> Iterator[list[bytes]]:
-    """Split the samples into lists, in the order of the index: one list for each SQL statement."""
+    """Sort the samples, as the index does, and split them: one list for each SQL statement."""
     ordered = sorted(samples)
     for start in range(0, len(ordered), _SAMPLES_PER_STATEMENT):
         yield ordered[start : start + _SAMPLES_PER_STATEMENT]
@@ -189,11 +191,11 @@ def scope_of(counter: str, truth_of: int, name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of the lines (with CSV: records) of one chunk.
+    """The samples of the counted lines (with CSV: records) of one chunk.
 
     Attributes:
-        chosen: sample → numbered line, for the lines that every source samples.
-        every: sample → numbered line, for all lines if the chunk is small; else the same as
+        chosen: sample → numbered line, for the counted lines that every source samples.
+        every: sample → numbered line, for all counted lines if the chunk is small; else the same as
             ``chosen``.
     """
 
@@ -201,8 +203,8 @@ class Samples:
     every: Mapping[bytes, NumberedLine]
 
     def kept(self, start_at: int) -> Collection[bytes]:
-        """Return the samples to store: all samples for the first chunk of a source, which begins at
-        0, and the chosen samples for other chunks.
+        """Return the samples to store of the chunk that begins at ``start_at``: :attr:`every` for
+        the first chunk of a source, which begins at 0, and :attr:`chosen` for other chunks.
         """
         return self.chosen if start_at else self.every
 
@@ -224,7 +226,9 @@ class LineSamples:
         self._first: list[NumberedLine] | None = []
 
     def add(self, block: RecordBlock) -> None:
-        """Add the lines of one piece of the chunk."""
+        """Keep the lines of one piece that every source samples, and all lines as long as the chunk
+        is small. :meth:`finish` hashes those that are counted.
+        """
         numbers, lines = block.numbers, block.lines
         sums = array("I", map(zlib.adler32, lines))
         if sys.byteorder != "little":
@@ -241,8 +245,8 @@ class LineSamples:
                 self._first = None
 
     def finish(self, tally: RecordTally) -> Samples:
-        """Return the samples of the added lines, whose tally is ``tally``. Lines that are not
-        counted have no samples."""
+        """Return the samples of the kept lines that are counted. ``tally`` is the tally of all
+        lines of the chunk."""
         chosen = self._counted(self._candidates, tally)
         every = chosen if self._first is None else self._counted(self._first, tally)
         return Samples(chosen, every)
@@ -263,8 +267,10 @@ class LineSamples:
 def tally_of(
     lines: Sequence[NumberedLine], reader: LineReader, bucket: Callable[[int], int]
 ) -> RecordTally:
-    """Read some lines of a source, and return their tally: the sums of their amounts, and how many
-    lines were counted, left out and rejected."""
+    """Read some lines of a source once more, and return their tally: the sums of their amounts, and
+    how many lines were counted, left out and rejected. So callers find out whether the recipe
+    counts a line, and in which buckets. Nothing is written.
+    """
     tally = RecordTally(bucket)
     numbers, texts = [number for number, _ in lines], [text for _, text in lines]
     reader.count(RecordBlock(numbers, texts, []), tally)
@@ -274,7 +280,9 @@ def tally_of(
 def find_repeats(
     samples: Samples, others: Mapping[bytes, Collection[int]]
 ) -> tuple[list[bytes], int, list[int]]:
-    """Find out whether a chunk must be refused, because other sources have many of its lines.
+    """Find out whether a chunk must be refused, because other sources have many of its lines: at
+    least :data:`MIN_REPEATS` of ``samples.every`` (or :data:`MIN_CHOSEN_REPEATS` of
+    ``samples.chosen``), and at least one in :data:`REPEATED_PART` of these.
 
     Args:
         samples: samples of the chunk.
@@ -282,9 +290,9 @@ def find_repeats(
             source are different events, and no repeats.
 
     Returns:
-        ``([], 0, [])`` if the chunk need not be refused. Otherwise the samples that other sources
-            have, the number of compared samples, and the numbers of the other sources: the source
-            that has most of the samples comes first.
+        ``([], 0, [])`` if the chunk need not be refused. Otherwise the samples of the chunk that
+            other sources have, the number of compared samples, and the numbers of the other
+            sources: the source that has most of the samples comes first.
     """
     # Of a large source only the chosen samples are stored: these are compared by themselves, too.
     for some, least in (samples.every, MIN_REPEATS), (samples.chosen, MIN_CHOSEN_REPEATS):

@@ -75,10 +75,11 @@ class ReadAhead:
         opened: the source.
         catalog: the catalog by which the chunks are read.
         bucket: function from minutes to labels.
-        start: beginning of the first chunk.
+        start: beginning of the first chunk to read.
 
     Attributes:
-        left_open: True if the source ends in a line without a newline, which was left out.
+        left_open: True if the source ends in a line without a newline, which was left out, because
+            its end may not be written yet. Valid when :meth:`next` has returned None.
     """
 
     work: Work
@@ -111,7 +112,8 @@ class ReadAhead:
         self.work.watch.jobs = 0
 
     def next(self) -> ReadChunk | None:
-        """Return the next chunk; None if there is none, or the run should stop.
+        """Return the next chunk, read and not counted yet; None if there is none, or the run should
+        stop. The chunks after it are read while the caller counts it.
 
         Raises:
             Unreadable: the next bytes of the content cannot be read. All chunks before them were
@@ -144,8 +146,9 @@ class ReadAhead:
 
     def _size_next(self, found: ReadChunk) -> None:
         """Set the number of lines of the next chunks so that each has about :data:`CHUNK_CELLS`
-        cells. The time of a commit and the memory depend on the numbers of cells, visitors and
-        rejected lines. With ``--rate``, which limits the lines of a chunk, nothing is set.
+        cells, visitors and rejected lines together: the time of a commit and the memory depend on
+        these. Judge by ``found``, the latest chunk; do nothing if it has fewer than :data:`LINES`
+        lines, or with ``--rate``, which limits the lines of a chunk.
         """
         lines, limit = found.counts.lines, self.work.pace.max_lines
         if self.work.options.rate is None and limit >= LINES and lines >= LINES:
@@ -154,8 +157,8 @@ class ReadAhead:
             self._more_lines = min(MAX_LINES, max(LINES, lines * CHUNK_CELLS // max(1, held)))
 
     def read_again(self, refused: Refused) -> ReadChunk:
-        """Read the chunk that :meth:`next` returned last a second time, and return it. This time
-        the lines of the cells in ``refused`` are rejected.
+        """Read the chunk that :meth:`next` returned last once more, and return it. This time the
+        lines of the cells in ``refused``, whose visitors cannot be counted, are rejected.
         """
         assert self._last is not None
         start, span = self._last.start, self._last.span
@@ -165,7 +168,7 @@ class ReadAhead:
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
         """Return the different numbers that ``bucket`` returns for the minutes of ``lines``, which
-        are lines of the source."""
+        are lines of the source. :meth:`MinuteLabels.decode` takes them apart."""
         # One by one: the lines are not neighbours, and directives between them may set the day.
         reader, bucket = self.opened.reader, self.bucket
         each = self._pool.thread.map(lambda line: tally_of([line], reader, bucket), lines)
@@ -260,7 +263,9 @@ def _read_in_child(
     bucket: MinuteLabels,
     scope: bytes,
 ) -> ReadChunk | None:
-    """Read a chunk in a child process, and return the results of its lines. See ``read_chunk``."""
+    """Read a chunk in a child process, and return the results of its lines. The first four
+    arguments are those of ``reader_of``; the others: see ``read_chunk``. ``cut`` is the chunk.
+    """
     reader, start, end = _reader(recipe, counter, scheme, head), cut.start, cut.span.end
     reader.set_directives(start.line, cut.directives)
     if cut.file is None:

@@ -2,10 +2,10 @@
 (``--jobs``), which read the further chunks of big sources; see ``read_ahead.py``.
 
 A child's only connection to its parent is a pipe. The child ends when its parent ends, even if the
-parent is killed. Tasks go to the children in turn, and each child returns its result before it gets
-its next task. So results are taken in the order of the tasks. If a child is killed,
-:meth:`ChildTask.result` raises BackfillError; the pools of the standard library would wait forever
-for a child that is killed while it writes its result.
+parent is killed. Tasks go to the children in turn, and the result of a child's task must be taken
+before it gets its next task. So callers take results in the order of the tasks. If a child is
+killed, :meth:`ChildTask.result` raises BackfillError; the pools of the standard library would wait
+forever for a child that is killed while it writes its result.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _POLL_S: Final = 0.1
 
 
 class ChildTask:
-    """A task that was given to a child process.
+    """A task that was given to a child process: the handle by which its result is taken, once.
 
     Args:
         pipe: connection to the child.
@@ -38,7 +38,7 @@ class ChildTask:
 
     def result(self, stop: Callable[[], bool]) -> Any:
         """Wait for the result of the task, and return it; return None if ``stop`` returns true
-        before.
+        before. Then the child may still be working.
 
         Raises:
             BackfillError: the child process has ended.
@@ -84,7 +84,9 @@ class ReaderPool:
         self.end_processes()
 
     def start(self) -> None:
-        """Start the child processes, unless they are running."""
+        """Start the child processes, unless they are running. :meth:`submit` does so, too; an early
+        start only saves time.
+        """
         if not self._children:
             self._children = [_start_child() for _ in range(self.jobs)]
 
@@ -125,7 +127,9 @@ def _start_child() -> tuple[Connection, SpawnProcess]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Execute tasks in a child process, until the parent closes its end of the pipe or dies."""
+    """Execute the tasks that come through ``pipe``, in a child process, and send back the result or
+    the exception of each, until the parent closes its end of the pipe or dies.
+    """
     with contextlib.suppress(EOFError, OSError):
         while True:
             task = pipe.recv()

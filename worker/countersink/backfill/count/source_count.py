@@ -35,7 +35,8 @@ class SourceOutcome:
 
     Attributes:
         report: the source's part of the run's report.
-        known_lines: number of lines of the source that earlier runs have counted.
+        known_lines: number of lines of the source in chunks that others have counted: earlier runs,
+            other processes, or this run, from another file with the same content.
         notices: sentences for users.
         rejects_error: error that ends the run because too many lines were rejected; '' if the run
             may continue. With such an error, the report includes the rejected lines of the last
@@ -54,13 +55,14 @@ CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
     """Count the lines of a source that are not counted yet, and return the outcome. Every
-    BackfillError except RunEnded is caught: the report then says ``failed``, unless the run is
-    stopping; after TooManyRejects, ``rejects_error`` is set instead.
+    BackfillError except RunEnded is caught: the report then says ``failed``, with the error as its
+    detail. If the run is stopping, it says what was counted until then; after TooManyRejects,
+    ``rejects_error`` is set.
 
     Args:
         work: what all chunks of the run share.
         source: the source to open.
-        count: function that counts one chunk.
+        count: function that counts one chunk in a transaction (in a dry run: in memory).
 
     Raises:
         RunEnded: another process has ended the run.
@@ -103,7 +105,8 @@ class _SourceCount:
         self._notices: list[str] = []
 
     def run(self, opened: OpenSource) -> None:
-        """Count the lines of the source that are not counted yet.
+        """Find the source in the tables, and count its lines that are not counted yet, until the
+        run should stop. If the content turns out to be another source, find the source again.
 
         Raises:
             BackfillError, StoreError: see :meth:`Sources.identify` and
@@ -122,7 +125,8 @@ class _SourceCount:
                 continue
 
     def _report_progress(self) -> None:
-        """Report the progress, and check that the run should go on.
+        """Report the progress, and check that the run should go on. Called before each known chunk
+        that is compared with the content.
 
         Raises:
             BackfillError: the run should stop.
@@ -132,7 +136,8 @@ class _SourceCount:
             raise BackfillError("the backfill was stopped")
 
     def _read_on(self) -> None:
-        """Count the lines of the source that follow its counted chunks.
+        """Count the lines of the source that follow its counted chunks, until its end, or until the
+        run should stop. Chunks that other processes count meanwhile are compared, not counted.
 
         Raises:
             SourceDiffers: the content may be another source.
@@ -150,8 +155,9 @@ class _SourceCount:
                 return
 
     def _count(self, ahead: ReadAhead, found: ReadChunk) -> bool:
-        """Count a chunk, and return True. Return False if it was not counted, because it must be
-        read again or the run should stop.
+        """Count the chunk ``found``, and return True. Return False if it was not counted, because
+        the run should stop, or because another process has counted it, or changed settings by which
+        it was read: then reading begins again behind the counted chunks.
         """
         work = self._work
         work.pace.wait()
@@ -177,7 +183,7 @@ class _SourceCount:
         return ReadAhead(work, self._opened, work.catalog, bucket, start)
 
     def _start(self, source: Source) -> Start:
-        """Return the beginning of the next chunk.
+        """Return the beginning of the chunk that follows the counted chunks of ``source``.
 
         Raises:
             BackfillError: the chunk would begin within a line that was counted before its end was
@@ -197,7 +203,7 @@ class _SourceCount:
         return Start(offset=source.read_to, line=source.lines_to, newline=newline)
 
     def _read_source(self) -> Source:
-        """Return the row of the source.
+        """Return the row of the source, read again from the tables.
 
         Raises:
             SourceDiffers: the row was deleted, has another recipe, or lost chunks, as by an undo.
@@ -211,10 +217,11 @@ class _SourceCount:
     def _verify(self, source: Source) -> None:
         """Compare the content with the chunks that other processes have counted since the last
         comparison. If the content is an older copy of the source, which ends before these chunks,
-        it has no more lines to count.
+        note that it has no more lines to count.
 
         Raises:
-            SourceDiffers: the content differs from these chunks, or ends within one of them.
+            SourceDiffers: the content differs from these chunks, or ends within one of them, or
+                some of them were deleted meanwhile.
         """
         work = self._work
         compared = work.link.run(
@@ -265,7 +272,9 @@ class _SourceCount:
 
 
 def _longer_line(source: Source, before: Chunk) -> str:
-    """Return the error for a source whose last line was counted before its end was written."""
+    """Return the error for a source whose last line was counted before its end was written.
+    ``before`` is the chunk with this line.
+    """
     advice = f"run `countersink backfills undo {before.run}`, then count the file again"
     return (
         f"line {source.lines_to:,} was counted (as {source.path}) before its end was written, and"

@@ -63,12 +63,12 @@ class Source:
         return scope_of(self.counter, self.truth_of, self.name)
 
     def after(self, chunk: Chunk, head: bytes) -> "Source":
-        """Return the source as it is once ``chunk`` is counted. The chunk must begin at
-        ``read_to``.
+        """Return the source with the values that it has if ``chunk`` is its last chunk.
 
         Args:
             chunk: the chunk.
-            head: head of the content that has the chunk and all chunks before it.
+            head: head of the content that has the chunk and all chunks before it. It replaces
+                :attr:`head` if it is longer, or if the source has no chunks yet.
         """
         return replace(
             self,
@@ -85,9 +85,9 @@ class Comparison:
 
     Attributes:
         source: the source as it was read before the comparison.
-        held_to: offset at which the last chunk ends that the content contains. It is less than
-            ``source.read_to`` if the content lacks chunks.
-        last_digest: digest of the last chunk that the content contains; empty if it contains none.
+        held_to: end (offset) of the last chunk that the content contains; 0 if it contains none. It
+            is less than ``source.read_to`` if the content lacks chunks.
+        last_digest: digest of this chunk; empty if there is none.
         verdict: ``same`` if the content contains all chunks; ``older`` if it ends earlier, where a
             chunk ends, or within the source's head; ``short`` if it ends within a chunk, so that it
             may be an older copy or another source; ``other`` if it differs.
@@ -152,7 +152,7 @@ class Sources:
         return chunks.read_last(session, source)
 
     def read(self, session: Session, source: int, *, lock: bool = False) -> Source | None:
-        """Return the source with a number: see :func:`read`."""
+        """Return the source whose number is ``source``, or None: see :func:`read`."""
         return read(session, source, lock=lock)
 
     def lock_counter(self, session: Session, counter: str) -> None:
@@ -175,7 +175,7 @@ class Sources:
         return int(number)
 
     def save(self, session: Session, source: Source) -> None:
-        """Update the row of a source."""
+        """Write ``source`` to its row: see :func:`save`."""
         save(session, source)
 
     def delete_chunks(self, session: Session, source: int) -> None:
@@ -184,7 +184,7 @@ class Sources:
         chunks.delete(session, source)
 
     def is_counted(self, session: Session, source: int) -> bool:
-        """Return whether any line of a source was counted."""
+        """Return whether any line of a source was counted, not only left out or rejected."""
         ask = "SELECT 1 FROM backfill_chunk WHERE source = %s AND counted <> 0 LIMIT 1"
         return bool(session.query(ask, (source,)))
 
@@ -195,14 +195,14 @@ class Sources:
         wanted: Source,
         before_chunk: Callable[[], object],
     ) -> IdentifiedSource:
-        """Find the known source to which a file's content belongs, or insert a new source;
-        committed on return. May be called again.
+        """Find the known source to which a file's content belongs, or insert a new source, and
+        return it; committed on return. Call it again after StoreError.
 
         Args:
             session: session outside a transaction.
             content: the bytes of the file.
             wanted: the source to insert if the content belongs to no known source.
-            before_chunk: called before each chunk that is compared.
+            before_chunk: called before each chunk that is compared; an error of it is passed on.
 
         Raises:
             BackfillError: the content must not be counted; the message says why and what to do.
@@ -221,9 +221,9 @@ class Sources:
     def _store(
         self, session: Session, wanted: Source, compared: list[Comparison]
     ) -> IdentifiedSource | None:
-        """Update the source of the content, or insert a new one. Returns None if nothing was done,
-        because another process has changed the sources since they were compared. Raises
-        BackfillError if the content must not be counted."""
+        """Store recipe and path of the content's source, or insert a new one. Returns None if
+        nothing was done, because another process has changed the sources since ``compared``, the
+        comparisons with all candidates. Raises BackfillError if the content must not be counted."""
         held = min((one for one in compared if one.verdict != "other"), key=_rank, default=None)
         if held is not None and held.verdict == "short":
             raise BackfillError(_too_short(held.source.path))
@@ -255,9 +255,9 @@ class Sources:
             return IdentifiedSource(source.id, held.held_to, held.last_digest, ended)
 
     def _restarts(self, session: Session, source: Source, recipe: Recipe) -> bool:
-        """Return True if a source has another recipe and none of its lines was counted: then it
-        must be read from its beginning. Return False if ``recipe`` is the same, or only begins at a
-        later day: then reading may continue after the counted chunks.
+        """Return True if a source's recipe is not ``recipe`` and none of its lines was counted:
+        then it must be read from its beginning. Return False if ``recipe`` is the same, or differs
+        only by a later first day: then reading may continue after the counted chunks.
 
         Raises:
             BackfillError: the source has another recipe, and lines of it were counted.
@@ -296,7 +296,7 @@ class Sources:
             head: head of the content.
             held: end and digest of the last chunk that is known to be the same in the content. The
                 comparison begins after it. (0, b'') to compare all chunks.
-            before_chunk: called before each chunk.
+            before_chunk: called before each chunk, to report progress or to raise an error.
 
         Raises:
             Unreadable: bytes of the content cannot be read.
@@ -319,8 +319,8 @@ class Sources:
 
 
 def _rank(one: Comparison) -> int:
-    """Return the rank of a candidate. The content belongs to the candidate with the lowest rank.
-    Candidates without chunks rank last."""
+    """Return the rank of a candidate that does not differ from the content. The content belongs to
+    the candidate with the lowest rank. Candidates without chunks have the highest, 3."""
     return 3 if not one.source.read_to else ("same", "older", "short").index(one.verdict)
 
 
@@ -353,13 +353,13 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
 
 def lock_counter(session: Session, counter: str) -> None:
     """Lock the control row, shared, and then the row of a counter, exclusively, until the
-    transaction ends. The counter's row is inserted if there is none. The opposite order could
-    deadlock with a process that holds the control row's exclusive lock."""
+    transaction ends. The counter's row is inserted if there is none. In the opposite order this
+    could deadlock with a process that has an exclusive lock of the control row."""
     insert_rows(session, [counter], read_control(session).defaults)
 
 
 def save(session: Session, source: Source) -> None:
-    """Update the row of a source."""
+    """Write head, recipe, path, ``read_to``, ``lines_to`` and ``count_repeats`` to the table."""
     session.execute(
         "UPDATE backfill_source SET head = %s, options = %s, path = %s, read_to = %s,"
         " lines_to = %s, count_repeats = %s WHERE id = %s",
@@ -371,10 +371,10 @@ def save(session: Session, source: Source) -> None:
 
 
 def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
-    """Delete the last chunk of a source, its journal (the cells that it added) and its samples, in
-    the caller's transaction, which has locked the source. Later runs read on from the chunk's
-    beginning, whatever bytes the file has there by then. A source without other chunks is
-    deleted."""
+    """Delete the last chunk of a source, which begins at ``start_at``, its journal (the cells that
+    it added) and its samples, in the caller's transaction, an undo that has locked the source.
+    Later runs read on from ``start_at``, whatever bytes the file has there by then. A source
+    without other chunks is deleted."""
     for table in "backfill_chunk", "backfill_journal", "backfill_sample":
         session.execute(
             f"DELETE FROM {table} WHERE source = %s AND start_at = %s", (source.id, start_at)
@@ -387,8 +387,8 @@ def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
 
 
 def delete_truth(session: Session, run: int) -> None:
-    """Delete the sources of a reconcile, with their chunks and samples. ``run`` is the reconcile's
-    number."""
+    """Delete the sources of a reconcile that is being undone, with their chunks and samples.
+    ``run`` is the reconcile's number."""
     sources = "(SELECT id FROM backfill_source WHERE truth_of = %s)"
     with session.transaction():
         for table in "backfill_chunk", "backfill_sample":
