@@ -65,8 +65,13 @@ _FILE: Final = re.compile(r"(?:(\d{4})_)?(\w+)\.sql")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A migration: the version and name of an SQL file (``schema.sql`` or ``NNNN_name.sql``), and
-    its statements.
+    """A migration, read from an SQL file.
+
+    Attributes:
+        version: the version of the tables after it: NNNN for ``NNNN_name.sql``, 1 for
+            ``schema.sql``.
+        name: the file's name without the number and ``.sql``.
+        statements: the file's statements, in order.
     """
 
     version: int
@@ -95,7 +100,8 @@ def split_statements(sql: str) -> tuple[str, ...]:
 
 def identity(session: Session) -> str:
     """Return the identity of an installation's tables: the time of their creation and the name of
-    their database. It does not depend on the host name under which the server is reached.
+    their database. It is the same on a replica, and under each host name of the server, so that
+    callers recognize the tables by it.
     """
     made = session.query("SELECT MIN(applied_at), DATABASE() FROM schema_version")
     return " ".join(map(str, made[0]))
@@ -159,7 +165,7 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
     Args:
         settings: the host, the login and the database.
-        lock_wait: seconds that a statement waits for a lock.
+        lock_wait: seconds that a statement waits for a lock before it raises Conflict.
     """
     return connect(
         settings, read_timeout=DDL_SECONDS, lock_wait=lock_wait, idle_seconds=int(DDL_SECONDS)
@@ -168,9 +174,9 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
 @contextmanager
 def _turn(settings: Settings) -> Iterator[None]:
-    """Within the block, hold the row lock that only one migrating process can have; wait for the
-    lock for up to an hour. The lock is on a separate connection, because DDL on the same connection
-    would commit and release it.
+    """Within the block, hold the row lock that only one migrating process can have. Wait for the
+    lock for up to an hour, then raise Conflict. The lock is on a separate connection, because DDL
+    on the same connection would commit and release it.
     """
     with _connect(settings, TURN_SECONDS) as holder:
 

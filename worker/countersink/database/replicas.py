@@ -1,9 +1,9 @@
 """``ReplicaPool``: sessions that read on replicas instead of on the writer, which is the server
 that takes writes. A replica is read only after it has applied everything that the writer has
 committed. This module sets how long a replica may take to catch up (``CATCH_UP_S``), and for how
-long no read uses a replica after a failure (``REST_S``, up to ``LONGEST_REST_S`` for one that keeps
-silent). If no replica has caught up, reads run on
-the writer.
+long no read uses a replica after a failure (``REST_S``; each further time that the replica does not
+answer, twice as long, up to ``LONGEST_REST_S``). If no replica has caught up, reads run on the
+writer.
 """
 
 import logging
@@ -51,7 +51,7 @@ Open = Callable[[Settings], Session]
 
 class _Behind(Exception):
     """A replica has not applied everything yet, or cannot tell whether it has; or no replica can be
-    used. The message is for people.
+    used. The caller then asks the next replica, or at last the writer. The message is for the log.
     """
 
 
@@ -77,14 +77,14 @@ class ReplicaPool(Pool):
 
     def read(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work`` in a snapshot that has everything that was committed before the call, and
-        return its result.
+        return its result. If no replica can be used, run it on the writer.
 
         Args:
             work: a function that only reads. It may be run again on another server.
 
         Raises:
-            Misconfigured: a replica has other tables than the writer.
-            StoreError: a query on the writer failed, or a query on a replica failed with Conflict
+            Misconfigured: a replica has the tables of another installation.
+            StoreError: a query on the writer failed; or a query on a replica failed, with Conflict
                 or UnknownZone. After other errors of a replica, another server is asked.
         """
         try:
@@ -94,7 +94,7 @@ class ReplicaPool(Pool):
 
     def open_session(self, replica: Open) -> Session | None:
         """Open a new session for one long read, on a replica that has caught up with the writer.
-        Return None if no replica has caught up.
+        The caller closes it. Return None if no replica has caught up.
 
         Args:
             replica: a function that opens a session on the host in its argument. It is called with
@@ -125,15 +125,15 @@ class ReplicaPool(Pool):
             replica.pool.close()
 
     def _on_replica(self, work: Callable[["_Replica", Ready], Result]) -> Result:
-        """Call ``work`` for one replica after another until one has caught up, and return the
-        result.
+        """Call ``work`` for one replica after another until one has caught up and ``work`` returns.
+        Return its result.
 
         Args:
             work: a function of a replica and of a second function. It must call the second one with
-                its session on the replica; this waits until the replica has caught up.
+                its session on the replica; this waits until the replica has caught up, or raises.
 
         Raises:
-            _Behind: no replica has caught up.
+            _Behind: no replica can be used.
             Misconfigured, StoreError: as raised by :meth:`read`.
         """
         position: _Position | None = None
@@ -189,13 +189,17 @@ class _Replica:
             return True
 
     def note_success(self) -> None:
-        """Note that the replica has answered a read. The next failure begins a short pause."""
+        """Note that a read on the replica succeeded: end the pause. The next failure begins a pause
+        of :data:`REST_S`.
+        """
         with self._lock:
             self._rest_s = self._rests_until = 0.0
             self._logged = ""
 
     def rest(self, reason: BaseException) -> None:
-        """Begin a pause. Log the reason if it is not the reason of the previous pause."""
+        """Begin a pause: of :data:`REST_S`, or of the doubled length from :meth:`take_turn` if the
+        replica does not answer once more. Log the reason if the pause before had another one.
+        """
         with self._lock:
             # A lagging replica catches up soon, but each try of a silent one takes seconds.
             if not self._rest_s or not isinstance(reason, Unavailable):
@@ -268,9 +272,9 @@ def _catch_up(session: Session, host: Settings, position: _Position, tables: str
 
 
 def _check_origin(session: Session, position: str) -> None:
-    """Check that MASTER_GTID_WAIT was right on a MariaDB replica. It compares only the numbers of
-    transactions, and two servers may use the same number. So compare in each GTID domain which
-    server made the last transaction.
+    """Check the answer of MASTER_GTID_WAIT, by which a MariaDB replica has caught up. That function
+    compares only the numbers of transactions, and two servers may use the same number. So compare
+    in each GTID domain which server made the last transaction.
 
     Args:
         session: a session on the replica.

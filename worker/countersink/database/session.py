@@ -58,7 +58,7 @@ class Session(AbstractContextManager["Session", None]):
         address: the server's address within that cluster; empty if the cluster did not know it.
         where: the host that the session is connected to, and the login.
         keep_until: time on the monotonic clock after which a pool does not use the session again.
-        interrupted: True after the session was interrupted. Then it can only be closed.
+        interrupted: True after ``interrupt`` was called. Then the session can only be closed.
         waiting_since: time on the monotonic clock since which the session has been waiting for a
             reply; None while it does not wait.
     """
@@ -76,8 +76,8 @@ class Session(AbstractContextManager["Session", None]):
 
     @property
     def checked(self) -> bool:
-        """Whether it is safe to write. On Galera: whether each COMMIT checks that no other node
-        takes the writes; False if the session only reads, or if there were no tables at its login.
+        """Whether it is safe to write; True without Galera. On Galera: whether each COMMIT checks
+        that this node is the writer; False if the login was to read only, or found no tables.
         """
         return True
 
@@ -93,8 +93,8 @@ class Session(AbstractContextManager["Session", None]):
         return not self._connection.open
 
     def excludes(self, other: "Session") -> bool:
-        """Return whether this server's Galera cluster has excluded the node of another session.
-        Without Galera the answer is False.
+        """Return whether this server's Galera cluster has excluded the node of another session,
+        which must be broken then. Without Galera the answer is False.
         """
         return False
 
@@ -168,7 +168,7 @@ class Session(AbstractContextManager["Session", None]):
         return self._connection.escape(text)
 
     def see_all_commits(self) -> None:
-        """Let each later transaction see everything that any server committed before that
+        """Let each later transaction see everything that any Galera node committed before that
         transaction. Does nothing on a single server; the subclass for Galera overrides it.
         """
 
@@ -227,16 +227,16 @@ class Session(AbstractContextManager["Session", None]):
                 self.execute(f"SET SESSION {name} = %s", (afterwards,))
 
     def rollback_or_close(self) -> None:
-        """Roll back the open transaction; if that fails, close the connection. This never
-        raises.
-        """
+        """Roll back the open transaction; if that fails, close the connection. Never raises."""
         try:
             self.rollback()
         except StoreError:
             self.close(hard=True)
 
     def silent(self) -> bool:
-        """Return whether the connection is open and has no unread bytes from the server."""
+        """Return whether the connection is open and has no unread bytes from the server, which it
+        would have after the server has ended it. Nothing is sent.
+        """
         sock = getattr(self._connection, "_sock", None)
         if self.closed or sock is None:
             return False
@@ -377,8 +377,8 @@ def rerun(
 
 @contextmanager
 def explained(reason: str, advice: str) -> Iterator[None]:
-    """Run the block. If it raises a Conflict, raise another Conflict instead, whose message begins
-    with ``reason`` and ends with ``advice``.
+    """Run the block. If it raises a Conflict, raise instead a Conflict with a longer message:
+    ``reason``, the first message in brackets, and ``advice``.
     """
     try:
         yield

@@ -162,15 +162,15 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Call ``work`` with the session and ``args``, and return its result. ``work`` is called
-        again after a Conflict or a lost server, so it must first check whether an earlier call was
-        committed.
+        """Call ``work`` with the session and the other arguments, and return its result. ``work``
+        is called again after a Conflict or a lost server, so it must first check whether an earlier
+        call was committed.
 
         Raises:
             Conflict: each attempt conflicted with another transaction.
             Unavailable: the server did not answer for :data:`PATIENCE_S`, or ``stop`` returned
                 true.
-            StoreError, and the exceptions of ``work``."""
+            StoreError, and the exceptions of ``work``: at once."""
         deadline: float | None = None
         pause = _PAUSE_S
         while True:
@@ -203,16 +203,15 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
 
 
 def brief_session(where: Settings | str) -> KeptSession:
-    """Return a session, not opened yet, that waits at most 3 s for a reply and 2 s for a lock."""
+    """Return a session for short work, not opened yet. It waits 3 s for a reply, 2 s for a lock."""
     options = SessionOptions(read_timeout=BRIEF_READ_TIMEOUT_S, lock_wait=BRIEF_LOCK_WAIT_S)
     return KeptSession(partial(open_tables, where, **options))
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return whether ``error`` may go away by itself or after an operator has acted.
-
-    Return True for Unavailable, Conflict, Refused and Misconfigured, and for SchemaMismatch if the
-    tables are missing or old. Return False for all others, also for tables of a newer version.
+    """Return whether ``error`` may go away by itself or after an operator has acted, so that a
+    worker or a job tries again: True for Unavailable, Conflict, Refused and Misconfigured, and for
+    SchemaMismatch if the tables are missing or old. False for others, also for newer tables.
     """
     if isinstance(error, SchemaMismatch):
         return not error.newer
@@ -236,6 +235,7 @@ class Pool:
     Args:
         connect: opens a session, at REPEATABLE READ if :meth:`read` is used.
         usable: gets a kept session and its idle seconds, and returns whether it can be used again.
+            By default: if idle for less than 15 s and, of several hosts, still on the writer.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Pool:
 
     def read(self, work: Callable[[Session], Result]) -> Result:
         """Call ``work``, which only reads, in one snapshot of the database, and return its result.
-        If a kept session turns out to be broken, ``work`` is called again with a new session.
+        After Unavailable on a kept session, ``work`` is called once more, with a new session.
 
         Raises:
             StoreError: a query failed; ReadInterrupted if it took too long or was cancelled.
@@ -272,7 +272,7 @@ class Pool:
         return self.read_after(lambda session: None, work)
 
     def read_after(self, ready: Ready, work: Callable[[Session], Result]) -> Result:
-        """Read as :meth:`read` does, but call ``ready`` with the session before the snapshot."""
+        """Read as :meth:`read`, but before the snapshot call ``ready``, which may wait or raise."""
         kept = self._take()
         if kept is not None:
             with suppress(Unavailable):
@@ -300,7 +300,7 @@ class Pool:
             self._give_back(session)
 
     def _take(self) -> Session | None:
-        """Return the usable kept session that was used last, or None. Close the unusable ones."""
+        """Return the usable kept session used last; None if there is none. Close unusable ones."""
         self._check_fork()
         while True:
             with self._lock:
@@ -313,8 +313,8 @@ class Pool:
             session.close()
 
     def _give_back(self, session: Session) -> None:
-        """Close a session if it is interrupted, because a late KILL QUERY may still come, or if the
-        pool keeps enough sessions. Keep it otherwise.
+        """Keep a session after its use. Close it instead if it is broken, if it was interrupted
+        (a late KILL QUERY may still come), or if the pool keeps enough sessions.
         """
         self._check_fork()
         usable = not (session.closed or session.interrupted)
@@ -341,7 +341,7 @@ _CURRENT: ContextVar["Cancellation | None"] = ContextVar("cancellation", default
 
 
 class Cancellation:
-    """Ends the reads of a thread in a :class:`Pool`, if another thread asks for it.
+    """Ends the reads of one thread by a :class:`Pool` when another thread calls :meth:`cancel`.
 
     Attributes:
         cancelled: whether :meth:`cancel` was called.
@@ -363,8 +363,8 @@ class Cancellation:
             _CURRENT.reset(token)
 
     def cancel(self) -> None:
-        """End the running read and refuse later ones; another thread calls this. Return when the
-        read has ended, so that no KILL QUERY can hit another read. This never raises.
+        """End the running read, and refuse later reads in :meth:`applied`. Return when the read
+        has ended, so that no KILL QUERY can hit another read. This never raises.
         """
         self.cancelled = True
         while True:
@@ -377,7 +377,7 @@ class Cancellation:
 
     @contextmanager
     def reading(self, session: Session) -> Iterator[None]:
-        """Let :meth:`cancel` interrupt this session within the block.
+        """Let :meth:`cancel` interrupt this session within the block. Called by the pool.
 
         Raises:
             ReadInterrupted: :meth:`cancel` was called before.
@@ -395,6 +395,6 @@ class Cancellation:
 
 
 def is_cancelled() -> bool:
-    """Return whether the reads of this thread were cancelled."""
+    """Return whether the reads of this thread were cancelled: False outside of ``applied``."""
     found = _CURRENT.get()
     return found is not None and found.cancelled

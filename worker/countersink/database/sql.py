@@ -120,7 +120,9 @@ def day_label(day: date) -> int:
 
 
 def month_label(day: date) -> int:
-    """Return the label of the bucket that has the width of a month and contains ``day``."""
+    """Return the label of the bucket that has the width of a month and contains ``day``. It begins
+    at midnight of the first of the month.
+    """
     return day_label(day.replace(day=1)) - _DAY + _MONTH
 
 
@@ -150,8 +152,9 @@ def labels_where(labels: Iterable[int]) -> tuple[str, list[object]]:
 
 
 def head(literal: Callable[[str], str], counter: str, bucket: int) -> str:
-    """Return the beginning of a cell's row literal, up to and including the ``X'`` in front of the
-    key. The caller appends the hex digits of the key, the closing quote, and the other columns.
+    """Return the beginning of a cell's row in the VALUES of an INSERT, such as ``('page_views',
+    '2026-11-21 00:00:00', X'``. The caller appends the hex digits of the key, the closing quote,
+    the other columns, and the bracket.
 
     Args:
         literal: a function that quotes a text, such as :meth:`Session.literal`.
@@ -183,8 +186,8 @@ class Dialect:
     version: tuple[int, int, int]
 
     def upsert_add(self, table: str, *columns: str) -> str:
-        """Return the clause, after the VALUES of an INSERT, that adds the new values to ``columns``
-        of a row that exists already.
+        """Return the clause, after the VALUES of an INSERT into ``table``, that adds the new values
+        to ``columns`` of a row that exists already.
 
         MySQL and MariaDB need different clauses: MySQL warns of VALUES(column) at every statement
         since 8.0.20, and MariaDB has no row alias.
@@ -211,7 +214,7 @@ class Dialect:
         return f"{' AS new' if mysql else ''} ON DUPLICATE KEY UPDATE {values}"
 
     def limit_statements(self, seconds: float) -> str:
-        """Return a statement that limits the duration of each later query of the session to
+        """Return a SET statement that limits the duration of each later query of the session to
         ``seconds``. On MariaDB the limit also holds for statements that write.
         """
         if self.name == "mysql":

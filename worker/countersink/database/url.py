@@ -35,8 +35,8 @@ class Settings:
     """The address of the database, and the login. ``repr`` and ``str`` leave out the password.
 
     Attributes:
-        host: name or address of the URL's first host; not used with ``unix_socket``; empty for
-            :data:`OFF`.
+        host: name or address of the URL's first host; ``localhost`` if the URL names none; not used
+            with ``unix_socket``; empty for :data:`OFF`.
         port: TCP port of that host.
         others: names and ports of the URL's other hosts, in the URL's order.
         user: the user to log in as; None for the operating system's user name.
@@ -49,8 +49,8 @@ class Settings:
             certificates that MySQL makes for itself. ``require``: encrypt, and check nothing.
             ``off``: do not encrypt.
         ssl_ca: file with the certificates to trust; None for those of the operating system.
-        ssl_cert: file with the client's certificate.
-        ssl_key: file with the private key of the client's certificate.
+        ssl_cert: file with the client's certificate; None to show none.
+        ssl_key: file with the private key of the client's certificate; None if ``ssl_cert`` has it.
     """
 
     host: str = "localhost"
@@ -75,8 +75,8 @@ class Settings:
         The options are:
 
         * ``unix_socket``: the path of a socket.
-        * ``ssl``: ``true`` to encrypt and verify, ``false`` to never encrypt; see ``tls`` for
-          neither.
+        * ``ssl``: ``true`` to encrypt and verify, ``false`` to never encrypt. Without any ``ssl``
+          option, :attr:`tls` is ``prefer``.
         * ``ssl_ca``, ``ssl_cert``, ``ssl_key``: files. Each of them implies ``ssl=true``.
         * ``ssl_verify``: ``true`` to check the certificate and the host name in it, ``ca`` to check
           the certificate only, ``false`` to check nothing. Each value implies ``ssl=true``.
@@ -142,7 +142,9 @@ class Settings:
         return self.unix_socket or _shown(self.host, self.port)
 
     def each_host(self) -> "list[Settings]":
-        """Return a Settings with one host for each host of the URL, in the URL's order."""
+        """Return one Settings for each host of the URL, in the URL's order. Each has only its host,
+        and no :attr:`others`.
+        """
         hosts = [(self.host, self.port), *self.others]
         return [replace(self, host=host, port=port, others=()) for host, port in hosts]
 
@@ -192,7 +194,7 @@ def with_database(url: str, name: str) -> str:
 
 def _with_one_host(url: str) -> list[str]:
     """Return one URL for each host of ``url``, in the order of the hosts. Return only ``url``
-    itself if it is malformed.
+    itself if it has no ``://``; :meth:`Settings.parse` refuses it then.
     """
     found = _HOSTS.fullmatch(url)
     if found is None:
@@ -201,8 +203,8 @@ def _with_one_host(url: str) -> list[str]:
 
 
 def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
-    """Check the hosts of a URL with several hosts: names are not empty, no host comes twice, and
-    the URL has no ``unix_socket``.
+    """Check the hosts of a URL with several hosts: names are not empty and have no spaces around
+    them, no host comes twice, and the URL has no ``unix_socket``.
 
     Raises:
         Misconfigured: one of these does not hold.

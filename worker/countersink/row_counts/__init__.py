@@ -69,13 +69,14 @@ class TrackedTables:
         the rows that it has. The table can be written to meanwhile; only while a trigger is
         created, statements on the table wait, about a second at most each time.
 
-        If this is interrupted, run it again: it continues.
+        If this is interrupted, run it again: it continues. If the table is tracked in just this way
+        already, its triggers are repaired and its rows counted again.
 
         Args:
             table: the table: ``name`` (in countersink's database) or ``schema.name``. Each part may
                 be in backquotes.
-            counter: the counter for the rows, which must be unused; by default it has the name in
-                ``table``.
+            counter: the counter for the rows, which must be unused; by default it is named as
+                ``table`` without backquotes: ``orders``, or ``shop.orders``.
             by: columns whose values make the key, in this order; see
                 :mod:`countersink.row_counts.keys`. Without columns all rows have the key ``''``.
             day: a column of type DATE, DATETIME or TIMESTAMP. A row is counted on the column's date

@@ -93,9 +93,9 @@ class RowDifference:
 
 
 def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
-    """Return the problems of a tracked table. There are none as long as every change of rows fires
-    the table's triggers. Rows are compared only if table and columns can be read, and the counting
-    of the rows has ended.
+    """Return the problems of a tracked table. Rows and counter agree as long as every change
+    of rows fires the table's triggers. They are compared only if table and columns can be read and
+    the counting of the rows has ended; otherwise a problem says why they are not.
 
     Args:
         session: a session at REPEATABLE READ, outside a transaction.
@@ -112,8 +112,9 @@ def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
 def _unexplained(
     session: Session, tracked: TrackedTable, found: list[RowDifference]
 ) -> list[RowDifference]:
-    """Return the problems of a tracked table, without those that only exist because another process
-    is tracking, repairing or untracking the table right now.
+    """Return the problems ``found`` of a tracked table, without those that may only exist because
+    another process is tracking, repairing or untracking the table right now. Return none of them
+    if the table was untracked meanwhile.
     """
     try:
         current = read(session, tracked.counter, " FOR UPDATE NOWAIT")
@@ -180,7 +181,7 @@ def _triggers(
 
 def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
     """Return a problem for each cell that differs, in the order of days and keys, up to
-    :data:`MAX_CELLS`. If there are more, the last problem says how many.
+    :data:`MAX_CELLS`. If more cells differ, the last problem says how many more.
 
     Args:
         session: a session in the snapshot of the comparison.
@@ -258,8 +259,8 @@ def differences(
 def _table_cells(
     session: Session, tracked: TrackedTable, table: AppTable
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield, for each range of the table's primary key, the triples (number of a day, key, number
-    of rows).
+    """Yield, for each range of the table's primary key, a list of triples: number of a day, key,
+    and number of the range's rows with this day and key. A day and key may be in several ranges.
     """
     by, day = table.counted_by(tracked.by, tracked.day)
     source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")

@@ -36,7 +36,8 @@ class TrackedTable:
         triggers: the text with which the names of the triggers begin.
         created: time since which the table is tracked, an aware datetime in UTC.
         counted: time at which the rows were last counted, also aware. None if they were not counted
-            yet, or if an untrack or a repair has begun since, so that the counter is not right.
+            yet, or if an untrack or a repair of triggers has begun since, so that the counter may
+            be wrong.
     """
 
     counter: str
@@ -78,7 +79,8 @@ def parse(table: str, database: str) -> tuple[str, str]:
 
 def default_counter(table: str) -> str | None:
     """Return the name of the counter that a table gets by default: ``table`` without backquotes,
-    with the database if ``table`` names one. Return None if that is not a valid name of a counter.
+    with the database if ``table`` names one (``shop.orders``). Return None if that is not a valid
+    name of a counter.
     """
     name = ".".join(map(_plain, re.findall(_PART, table)))
     return name if is_name(name) else None
@@ -97,7 +99,8 @@ def find(
         database: the database that is meant if the name has none.
 
     Raises:
-        ValueError: the name is the counter of one tracked table, and the name of another table.
+        ValueError: the name is the counter of one tracked table, and the name of another tracked
+            table.
     """
     by_counter = [each for each in tracked if each.counter == table_or_counter]
     try:
@@ -139,8 +142,9 @@ def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: s
 
 
 def in_words(tracked: TrackedTable) -> str:
-    """Return text that names the columns of a tracked table's key and day, such as `` by tenant,
-    status by day of placed``. The text is empty if there are none.
+    """Return text that names the columns of a tracked table's key and day, to follow the table's
+    name in a message. It begins with a space: `` by tenant, status by day of placed``. The text is
+    empty if there are none.
     """
     by = f" by {', '.join(tracked.by)}" if tracked.by else ""
     return by if tracked.day is None else f"{by} by day of {tracked.day}"
@@ -158,9 +162,9 @@ def read(session: Session, counter: str, lock: str = "") -> TrackedTable | None:
     Args:
         session: a session.
         counter: name of the counter.
-        lock: `` FOR UPDATE`` to lock the row of ``tracked_table`` until the transaction ends. The
-            query then reads the present row, not that of the transaction's snapshot, and does not
-            begin the snapshot.
+        lock: `` FOR UPDATE`` (or `` FOR UPDATE NOWAIT``) to lock the row of ``tracked_table`` until
+            the transaction ends; empty for no lock. With a lock the query reads the present row,
+            not that of the transaction's snapshot, and does not begin the snapshot.
     """
     select = f"SELECT {_COLUMNS} FROM tracked_table WHERE counter = %s{lock}"
     rows = session.query(select, (counter,))

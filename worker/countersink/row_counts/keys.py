@@ -90,7 +90,8 @@ def encode(values: Sequence[str | None]) -> bytes:
 
 
 def decode(key: bytes, columns: int) -> tuple[str | None, ...]:
-    """Return the values of a key that has ``columns`` columns. This reverses :func:`encode`.
+    """Return the values of a key that has ``columns`` columns and was not cut. This reverses
+    :func:`encode`.
 
     Raises:
         ValueError: ``key`` is not a key of so many columns, so no trigger has written it.
@@ -126,8 +127,9 @@ def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
 
 
 def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
-    """Return the complete values of a key that was cut, and the beginning of its next value. Return
-    None if the key was not cut, or if no trigger can have written it.
+    """Return the complete values of a key that was cut, and the beginning of the value after them,
+    in which it was cut; ``row_count`` compares them with its conditions. Return None if the key was
+    not cut, or if no trigger can have written it.
     """
     match = _CUT.fullmatch(key)
     if match is None:
@@ -141,8 +143,8 @@ def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
 
 
 def bucket_sql(day: Column | None, prefix: str = "") -> str:
-    """Return an SQL expression for the bucket of a row. The arguments are those of
-    :func:`number_sql`.
+    """Return an SQL expression for the beginning of a row's bucket, a date for the column
+    ``bucket``. The arguments are those of :func:`number_sql`.
     """
     return f"'{ONLY_DAY}'" if day is None else f"FROM_DAYS({number_sql(day, prefix)})"
 
@@ -167,12 +169,14 @@ def number_sql(day: Column | None, prefix: str = "") -> str:
 
 
 def label_of_number(number: int) -> int:
-    """Return the label of the bucket of a day, from the day's number."""
+    """Return the label of the bucket of a day, from the day's number (see :func:`number_sql`)."""
     return (number - _FIRST) * _DAY_SECONDS + DAY
 
 
 def is_day(label: int) -> bool:
-    """Return whether triggers can write a bucket that has this label."""
+    """Return whether triggers can write a bucket that has this label: a whole day, from 1969-12-31
+    to 9999-12-26.
+    """
     return label % _DAY_SECONDS == DAY and day_label(NO_DAY) <= label <= day_label(LATE_DAY)
 
 
@@ -302,7 +306,8 @@ def condition(session: Session, column: Column, value: object) -> Condition:
         column: a column of the key.
         value: an int or bool for integers, BIT and YEAR; an int or Decimal for DECIMAL; a date for
             DATE; a naive datetime for DATETIME (a date means its midnight); a timedelta or time for
-            TIME; bytes for BINARY and VARBINARY; a str for all other types.
+            TIME; bytes for BINARY and VARBINARY; a str for all other types. Not None: for NULL the
+            caller uses :class:`Exactly`.
 
     Raises:
         TypeError: the value has another type.
