@@ -63,8 +63,8 @@ def counter_names(session: Session) -> list[str]:
 
 def read_better(session: Session, names: Sequence[str]) -> dict[str, Better]:
     """Return the setting ``better`` of some counters, by name: whether a rise is good (``up``), bad
-    (``down``) or neither (``none``). Counters without a row in ``counter`` are left out; they have
-    the default.
+    (``down``) or neither (``none``); the dashboard colours changes by it. Counters without a row in
+    ``counter`` are left out; they have the default, ``up``.
     """
     if not names:
         return {}
@@ -90,8 +90,9 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
 
     Args:
         session: in a snapshot.
-        after: yield only names that follow this one in the order; an empty text yields all names.
-        reverse: yield the names in descending order.
+        after: yield only names greater than this one, or less than this one if ``reverse`` is set;
+            an empty text yields all names.
+        reverse: whether to yield the names in descending order.
     """
     order = "DESC" if reverse else "ASC"
     while True:
@@ -115,7 +116,7 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
 
 def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
     """Return the names in ``wanted`` whose counters were created or counted. The caller has checked
-    that the names are valid.
+    that the names are valid (SQL takes ``'c '`` for ``'c'``).
     """
     known: set[str] = set()
     for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
@@ -130,8 +131,9 @@ def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
 
 
 def insert_rows(session: Session, names: Iterable[str], defaults: CounterDefaults) -> None:
-    """Insert the rows of counters into ``counter``, with the default settings. Existing rows stay
-    as they are, and are locked exclusively until the transaction ends.
+    """Insert the rows of counters into ``counter``, with the default settings; ``created`` is NULL,
+    so a row alone does not make its counter a created one. Existing rows stay as they are, and are
+    locked exclusively until the transaction ends.
 
     Args:
         session: in a transaction that has read the control row under a lock. Otherwise, workers
@@ -148,7 +150,8 @@ def insert_rows(session: Session, names: Iterable[str], defaults: CounterDefault
 
 def insert_all_rows(session: Session) -> None:
     """Insert a row with the default settings for each counter that was counted and has no row in
-    ``counter``, in transactions of up to 500 rows. The session is outside a transaction.
+    ``counter``, in transactions of up to 500 rows. So these counters keep the settings when the
+    defaults change, and retention finds their steps. The session is outside a transaction.
     """
     stored = {name for (name,) in session.query("SELECT name FROM counter")}
     for names in parts(sorted(set(counter_names(session)) - stored), _COUNTERS_PER_QUERY):
@@ -167,9 +170,12 @@ def names_without_row(session: Session) -> list[str]:
 
 def delete_unused_rows(session: Session) -> None:
     """Delete the rows of counters that were neither created nor counted, and that nobody may be
-    counting. Such a row is left by an application that rolls back, by a backfill that counts
-    nothing, or by a deletion. Rows that others go on locking stay. The session is at REPEATABLE
-    READ, outside a transaction.
+    counting: no backfill of the counter is running, and no application was about to count it in the
+    last ten minutes. Such a row is left by an application that rolls back, by a backfill that
+    counts nothing, or by a deletion. Rows of breakdowns, of counters that ever had breakdowns, and
+    of tracked tables' counters stay; so do rows that other transactions keep locked.
+
+    The session is at REPEATABLE READ, outside a transaction.
     """
     # This also sees what open transactions have counted, so the deletion need not wait for them.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
@@ -188,7 +194,7 @@ def delete_unused_rows(session: Session) -> None:
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
     """Return the total of all time of each counter, by name, in the order of ``names``; 0 for
-    unknown counters.
+    unknown counters. Totals are added up from the rows of the counters in ``counter_slot``.
     """
     return dict.fromkeys(names, 0) | _by_counter(session, "counter_slot", names)
 
@@ -207,7 +213,9 @@ def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
 
 
 def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the sum of a table's amounts for each counter of ``names`` that has rows there."""
+    """Return the sum of a table's amounts for each counter of ``names`` that has rows there. The
+    table is ``counter_slot`` or ``counter_ledger``.
+    """
     found: dict[str, int] = {}
     for some in parts(names, _COUNTERS_PER_QUERY):
         rows = session.query(
@@ -250,9 +258,10 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
     Args:
         session: in a transaction or not.
         counter: the counter's name.
-        condition: SQL condition on the rows of the breakdowns in the table ``counter``. The default
-            includes removed breakdowns whose counts are not deleted yet. It leaves out breakdowns
-            whose counts are deleted, and of which only the row in ``counter`` is left.
+        condition: SQL condition on the rows of the breakdowns in the table ``counter``; only the
+            names of rows that fulfil it are returned. The default includes removed breakdowns whose
+            counts are not deleted yet. It leaves out breakdowns whose counts are deleted, and of
+            which only the row in ``counter`` is left.
     """
     found = session.query(
         f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
@@ -262,8 +271,9 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
 
 
 def is_posted(session: Session, name: str) -> bool:
-    """Return whether the ledger has rows of a counter. If an open transaction has locked the first
-    of them, or is inserting it, wait for its end.
+    """Return whether the ledger has rows of a counter, including rows committed after the session's
+    snapshot was taken. If an open transaction has locked the first of these rows, or is inserting
+    it, wait for the end of that transaction.
     """
     posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
     return bool(session.query(posted, (name,)))
@@ -286,7 +296,8 @@ def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
 
 
 def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
-    """Raise an error if a counter is unknown. Arguments are as for :func:`is_used`.
+    """Raise an error if a counter is unknown: neither created nor used. Arguments are as for
+    :func:`is_used`.
 
     Raises:
         UnknownCounter: it was neither created nor ever counted, or its name is invalid.

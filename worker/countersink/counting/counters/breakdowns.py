@@ -62,13 +62,15 @@ class Breakdown:
     since: int = 0
 
     def key(self, key: RowKey) -> str:
-        """Return the key under which this breakdown counts a row. A dimension that the row does not
-        have gets the value ``''``.
+        """Return the key under which this breakdown counts a row, given the row's dimensions (or
+        its key ``''``, if it has none). A dimension that the row does not have gets the value
+        ``''``.
         """
         return self.composed(dict(key) if not isinstance(key, str) else {})
 
     def composed(self, values: Mapping[str, str]) -> str:
-        """Return the key made of these values (by dimension). It equals the result of
+        """Return this breakdown's key for these values (by dimension). A missing value is taken as
+        ``''``; values of other dimensions are ignored. The key equals the result of
         :func:`countersink.runtime.dimensions.composite`, but the encoded values are cached.
         """
         count = len(self.dimensions)
@@ -76,7 +78,7 @@ class Breakdown:
 
     @property
     def text(self) -> str:
-        """The dimensions as text: ``page,country``."""
+        """The dimensions as text, such as ``page,country``."""
         return ",".join(self.dimensions)
 
 
@@ -86,7 +88,8 @@ class Dimensioned:
 
     Attributes:
         counter: the counter's name.
-        dimensions: names of the dimensions that increments may have.
+        dimensions: names of the dimensions that increments may have, in the order in which they
+            were declared.
         breakdowns: its breakdowns, in the order of their numbers.
     """
 
@@ -95,13 +98,14 @@ class Dimensioned:
     breakdowns: tuple[Breakdown, ...] = ()
 
     def cells(self, key: RowKey, minute: int) -> Iterator[tuple[Breakdown, str]]:
-        """Yield (breakdown, key) for each breakdown that counts a row. No breakdown counts a row
-        with a key other than ``''``. A row with the key ``''`` has the value ``''`` for each
+        """Yield (breakdown, key in the breakdown) for each breakdown that counts a row. Breakdowns
+        that begin after the row's minute do not count it. A row with a text other than ``''`` as
+        its key is counted by no breakdown. A row with the key ``''`` has the value ``''`` for each
         dimension.
 
         Args:
             key: the row's key (a text), or its dimensions.
-            minute: Unix minute of the event.
+            minute: Unix minute of the row's events.
         """
         if isinstance(key, str) and key:
             return
@@ -110,7 +114,8 @@ class Dimensioned:
                 yield each, each.key(key)
 
     def require(self, key: RowKey) -> None:
-        """Raise an error if a row has dimensions that the counter has not declared.
+        """Raise an error if a row has dimensions that the counter has not declared. A row with a
+        key in place of dimensions is always allowed.
 
         Raises:
             UnknownDimension: a dimension is not declared; the message names it.
@@ -120,9 +125,15 @@ class Dimensioned:
                 require_declared(self.counter, self.dimensions, name)
 
     def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> list[Breakdown]:
-        """Return the breakdowns that have all dimensions in ``wanted``. Breakdowns with fewer
-        dimensions come first. Of breakdowns with equally many, those that begin with the dimensions
-        in ``first`` (in any order) come first.
+        """Return the breakdowns that have all dimensions in ``wanted``; there is at least one.
+        Breakdowns with fewer dimensions come first, as fewer rows are read. Of breakdowns with
+        equally many, those that begin with the dimensions in ``first`` (in any order) come first.
+        When a breakdown began to count (``since``) does not matter here.
+
+        Args:
+            wanted: the dimensions by which a question groups, and those of which it gives a value.
+            first: the dimensions of which the question gives a value. In a breakdown that begins
+                with them, one range of the index has the wanted keys.
 
         Raises:
             UnknownDimension: the counter has not declared a dimension in ``wanted``, or no
@@ -252,7 +263,9 @@ def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, 
 
 
 def empty_key(counter: str) -> ValueError:
-    """Return the error for an attempt to delete the key ``''`` of a counter with breakdowns."""
+    """Return the error to raise when somebody wants to delete the key ``''`` of a counter with
+    breakdowns.
+    """
     return ValueError(
         f"the events of the key '' of {counter} are also counted in its breakdowns, which would"
         " keep them: delete the counter, or remove its breakdowns first (`countersink counter set"
@@ -261,8 +274,9 @@ def empty_key(counter: str) -> ValueError:
 
 
 def remove_all(session: Session, counter: str) -> None:
-    """Remove all breakdowns from a counter's settings. Call this in a transaction during which
-    nobody counts. The rows of the breakdowns stay until the caller deletes the breakdowns.
+    """Remove all breakdowns from a counter's settings, and increase the version of the catalog.
+    Call this in a transaction during which nobody counts. The rows of the breakdowns stay until the
+    caller deletes the breakdowns. The counter's dimensions stay declared.
     """
     session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = %s", (counter,))
     bump(session)
@@ -286,7 +300,8 @@ def declare(
         since: Unix minute from which on new breakdowns count events; 0 if they count all events.
 
     Raises:
-        ValueError: the declaration is not allowed.
+        ValueError: a breakdown has a dimension that is not declared, the counter's name is too long
+            for a counter with dimensions, or it has had too many breakdowns; roll back.
     """
     before = read_dimensioned(session, counter).get(counter, Dimensioned(counter, ()))
     stored = {each.dimensions: each for each in before.breakdowns}

@@ -109,7 +109,9 @@ def ends_at(time_zone: str, label: int) -> int:
 
 
 def label_date(label: int) -> date:
-    """Return the date of a day's label, or the first date of the month of a month's label."""
+    """Return the local date of a day's label, or the first of the month of a month's label. Other
+    labels are not allowed: only a time zone tells their date.
+    """
     return _date(label // _DAY)
 
 
@@ -185,7 +187,9 @@ def offset_at(time_zone: str, instant: int) -> int:
 
 
 def widest(minutes: int) -> Resolution:
-    """Return the widest resolution finer than a day that divides ``minutes`` minutes evenly."""
+    """Return the widest resolution finer than a day that divides ``minutes`` minutes evenly.
+    Messages advise this resolution for a question that the counter's own cannot answer.
+    """
     return next(each for each in reversed(FINER) if minutes % MINUTES[each] == 0)
 
 
@@ -217,10 +221,12 @@ def in_one_day(time_zone: str, begin: int, end: int) -> bool:
 
 
 def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:
-    """Return the intervals in which the local date is from ``start`` to ``end``, both included.
+    """Return the intervals (begin, end) in which the local date is from ``start`` to ``end``, both
+    included. Begin and end are in Unix seconds, and the end itself is not in the interval.
 
     ``start`` may be an aware time at which the range begins, ``end`` one before which it ends. None
-    means that this side has no limit. There are several intervals where clocks repeat a date.
+    means that this side has no limit, also in the result. There are several intervals where clocks
+    repeat a date.
     """
     after_start: list[int | None] = [None, None]
     before_end: list[int | None] = [None, None]
@@ -239,7 +245,9 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
 
 
 def edges(time_zone: str, edge: date) -> tuple[int, ...]:
-    """Return (Unix seconds,) of a time; for a day, return the result of :func:`date_changes`."""
+    """Return the instants (Unix seconds) of an edge of a range: of an aware time only this time, of
+    a day all instants of :func:`date_changes`.
+    """
     return (unix(edge),) if isinstance(edge, datetime) else date_changes(time_zone, edge)
 
 
@@ -249,8 +257,8 @@ def unix(moment: datetime) -> int:
 
 
 def following(end: date | None) -> date | None:
-    """Return the day after ``end``; ``end`` itself if it is a time; None, which means no limit, if
-    ``end`` is None or ``date.max``.
+    """Return the edge before which a range ends: the day after ``end``; ``end`` itself if it is a
+    time; None, which means no limit, if ``end`` is None or ``date.max``.
     """
     if end is None or isinstance(end, datetime):
         return end
@@ -269,7 +277,7 @@ def earlier(one: int | None, other: int | None) -> int | None:
 
 def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
     """Split the span from ``begin`` to before ``end`` (Unix seconds) where clocks change. Return
-    (begin, end, UTC offset) of each part, in seconds.
+    (begin, end, UTC offset) of each part, in seconds; an empty list if the span is empty.
     """
     if begin >= end:
         return []
@@ -285,14 +293,16 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
 
 
 def hour_at(time_zone: str, instant: int, width: int) -> tuple[int, int]:
-    """Return (begin, UTC offset), in seconds, of an instant's local hour (of ``width`` seconds)."""
+    """Return (begin, UTC offset), in seconds, of the local hour in which an instant is; with a
+    ``width`` other than 3600 (seconds), such as 60, of the local minute or the like.
+    """
     offset = offset_at(time_zone, instant)
     return (instant + offset) // width * width - offset, offset
 
 
 def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield the local hours (of ``width`` seconds) from ``begin`` to before ``end`` (Unix seconds),
-    in order, as :func:`hour_at` returns them. The first one contains ``begin``.
+    """Yield the local hours from ``begin`` to before ``end`` (Unix seconds), in order, each as
+    :func:`hour_at` returns it for this ``width``. The first one contains ``begin``.
 
     An hour that clocks repeat is yielded twice, with two offsets. An hour that they skip is left
     out. If clocks change within an hour, it is yielded once for each of its two offsets.
@@ -304,7 +314,7 @@ def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[in
 
 
 def days(first: date, last: date) -> list[date]:
-    """Return the days from ``first`` to ``last``, both included, in order.
+    """Return the days from ``first`` to ``last``, both included; none if ``last`` is earlier.
 
     Raises:
         SeriesTooLong: there are more than :data:`MAX_DAYS`.
@@ -352,7 +362,7 @@ def require_length(
         noun: what a row is for, in the plural, such as ``days``.
         first, last: begin and end of the series, for the message.
         most: maximum number of rows.
-        whole_days: number of days of a range that is surely short enough, for the error.
+        whole_days: number of days of a range that is surely short enough; the error has it, too.
 
     Raises:
         SeriesTooLong: the series has more than ``most`` rows.
@@ -368,7 +378,8 @@ def require_length(
 @lru_cache(maxsize=65_536)
 def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
     """Return (Unix second, new UTC offset in seconds) of each change of clocks in a day of UTC,
-    its very end included. The day is given as the number of days since 1970.
+    without the day's first second, but with that of the next day. The day is given as the number of
+    days since 1970.
     """
     found = []
     begin = utc_day * _DAY
@@ -382,6 +393,8 @@ def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
 
 
 def _change(time_zone: str, low: int, before: int) -> int:
-    """Return the first second within ``_STEP`` from ``low`` whose offset is not ``before``."""
+    """Return the first Unix second from ``low`` on whose UTC offset is not ``before``. The offset
+    changes once between ``low`` and ``low + _STEP``.
+    """
     step = range(low, low + _STEP)
     return low + bisect_left(step, True, key=lambda at: offset_at(time_zone, at) != before)

@@ -80,15 +80,11 @@ class Scheme:
         return self.time_zone
 
     def label(self, minute: int) -> int:
-        """Return the label of the bucket in which an event at this Unix minute is counted now. (A
-        label is a bucket's start and width in one integer.)
-        """
+        """Return the label of the bucket in which an event at this Unix minute is counted now."""
         return self.label_in(self.resolution, minute)
 
     def label_in(self, width: Width, minute: int) -> int:
-        """Return the label of the bucket of this ``width`` to which an event at this Unix minute
-        belongs.
-        """
+        """Return the label of the bucket of this ``width`` that contains this Unix minute."""
         return buckets.label(self._zone(width), width, minute)
 
     def starts_at(self, label: int) -> int:
@@ -96,9 +92,7 @@ class Scheme:
         return buckets.starts_at(self._zone(buckets.width_of(label)), label)
 
     def ends_at(self, label: int) -> int:
-        """Return the Unix seconds at which the bucket with this label ends, which is when the next
-        begins.
-        """
+        """Return the Unix seconds at which the bucket with this label ends and the next begins."""
         return buckets.ends_at(self._zone(buckets.width_of(label)), label)
 
     def local_day(self, label: int) -> date:
@@ -114,8 +108,8 @@ class Scheme:
         return max(0, -(-buckets.day_begins(self.known_zone(), day) // 60))
 
     def rolled_to(self, width: Width) -> int | None:
-        """Return the Unix seconds before which finer buckets are rolled up to ``width``; None if no
-        buckets are.
+        """Return the Unix seconds before which finer buckets are rolled up to ``width``, or are
+        about to be; None if retention never rolled up to it.
         """
         return dict(self.rolled).get(width)
 
@@ -170,8 +164,9 @@ keys."""
 
 
 class KeyMemory:
-    """Remembers keys that exist, by counter and day. It has room for :data:`MOST_REMEMBERED` keys.
-    When it is full it forgets all of them, and they are looked up again.
+    """Remembers keys that exist, by counter and day, so that caps need no look-up of them. It has
+    room for :data:`MOST_REMEMBERED` keys. When it is full it forgets all of them, and they are
+    looked up again.
     """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
@@ -180,7 +175,7 @@ class KeyMemory:
         self._keys: dict[tuple[str, date], set[str]] = {}
 
     def keys(self, counter: str, day: date) -> Set[str]:
-        """Return the remembered keys of a counter's day."""
+        """Return the remembered keys of a counter's day; an empty set if there are none."""
         return self._keys.get((counter, day), frozenset())
 
     def add(self, counter: str, day: date, keys: Collection[str]) -> None:
@@ -227,7 +222,7 @@ class Catalog:
         default_cap: maximum number of keys per day of a counter without its own cap; None for any
             number.
         dimensioned: the counters with dimensions, by name.
-        capped: whether any counter has a cap.
+        capped: whether any counter has its own cap, or there is a default cap.
         made: keys that were looked up and found to exist, for counters with a cap.
         salt_days: number of days for which a salt lasts (0 for ever), by the name of each counter
             that counts different members.
@@ -250,7 +245,7 @@ class Catalog:
     salts: dict[int, SaltPeriod] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Derive further attributes from the given ones."""
+        """Derive ``capped``, ``marked_before`` and the default scheme from the given values."""
         self._default = default_scheme("", self.defaults)
         self.capped = bool(self._caps) or self.default_cap is not None
         self.marked_before = max(
@@ -258,12 +253,12 @@ class Catalog:
         )
 
     def scheme(self, counter: str) -> Scheme:
-        """Return the scheme of a counter; the default scheme if it has no settings."""
+        """Return the scheme of a counter; the default one if it has no row in ``counter``."""
         return self._schemes.get(counter, self._default)
 
     def cap(self, counter: str) -> int | None:
-        """Return the maximum number of keys that a day of the counter may have; None for any
-        number.
+        """Return the maximum number of keys that a day of the counter may have: its own cap, or
+        else the default cap; None for any number.
         """
         return self._caps.get(counter, self.default_cap)
 
@@ -277,8 +272,8 @@ class Catalog:
         return self.scheme(counter).label(minute)
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
-        """Return whether a breakdown counts the events of a bucket of its counter. A breakdown
-        begins at a local midnight, so of any bucket except a month it counts all events or none.
+        """Return whether a breakdown counts all events of a bucket of its counter. Otherwise it
+        counts none, as it begins at a local midnight; only of a month it may count a part.
         """
         return not breakdown.since or self.scheme(counter).starts_at(label) >= breakdown.since * 60
 
@@ -307,7 +302,7 @@ class Catalog:
         return self.scheme(counter).local_day(label)
 
     def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
-        """Return the mark that forbids counting an event; None if no mark does.
+        """Return the mark on an event's local day if it forbids counting the event, else None.
 
         Args:
             counter: the counter's name.
@@ -329,7 +324,8 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
 
     Args:
         session: in a transaction or snapshot.
-        old_marks: True to include marks that only affect entries too old to be counted.
+        old_marks: True, for retries of dead letters, to include marks that only affect entries that
+            are too old to be counted by a worker.
 
     Raises:
         Refused: the control row is missing.
@@ -376,7 +372,7 @@ def read_schemes(
     Args:
         session: in a transaction or not.
         counters: read only the counters with these names; None reads all.
-        lock: a locking clause of SQL. With it the schemes cannot change until the transaction ends.
+        lock: SQL such as `` LOCK IN SHARE MODE``: no scheme changes until the transaction ends.
     """
     where, args = "", tuple[str, ...]()
     if counters is not None:
@@ -403,7 +399,9 @@ def default_scheme(counter: str, defaults: CounterDefaults) -> Scheme:
 
 
 def scheme_of(counter: str, columns: Sequence[Any]) -> Scheme:
-    """Return the scheme of a counter, given the values of :data:`SCHEME_COLUMNS`."""
+    """Return the scheme of a counter, given the values of :data:`SCHEME_COLUMNS`, or the first two
+    of them. An invalid resolution is taken as ``day``.
+    """
     time_zone, resolution, *times = columns
     return Scheme(
         counter=counter,

@@ -50,7 +50,9 @@ class Counters:
         self._pool = pool
 
     def list(self) -> "list[Counter]":
-        """Return every counter that was created or has counted an event, in the order of names."""
+        """Return every counter that was created or has counted an event, in the order of names. A
+        breakdown is no item of its own: each item has its counter's breakdowns.
+        """
         return self._pool.read(settings.read)
 
     def show(self, name: str) -> Counter:
@@ -109,8 +111,10 @@ class Counters:
                 existing breakdown that is not in the list is deleted with its counts.
             salt_days: count different members (such as visitors), hashed with a salt that is
                 renewed after this number of days (of the counter's time zone), 1 to 366. With 0 the
-                salt is never renewed. By default, different members are not counted.
-            better: whether a rise is good (``up``, default), bad (``down``) or neither (``none``).
+                salt is never renewed. By default, different members are not counted; once this is
+                set, it can be changed, but not switched off.
+            better: whether a rise is good (``up``, default), bad (``down``) or neither (``none``);
+                the dashboard colours changes by it.
 
         Returns:
             The counter with its new settings.
@@ -142,7 +146,9 @@ class Counters:
         return found
 
     def _delete_removed(self, session: Session, name: str) -> None:
-        """Delete all rows of those breakdowns that were removed from a counter's settings."""
+        """Delete the breakdowns that were removed from a counter's settings, with all their rows.
+        Each deletion takes several transactions, during which others may count.
+        """
         for breakdown in deletion.removed_breakdowns(session, name):
             deletion.delete_counter(session, breakdown)
 
@@ -196,10 +202,10 @@ class Counters:
         keep: str | None = None,
     ) -> CounterDefaults:
         """Change the default settings, which a counter gets when it is created or counted for the
-        first time. Counters that exist keep their settings. So does, for ten minutes, a counter
-        that was deleted, or that an application was about to count. Arguments are as for
-        :meth:`set`; defaults that are not given stay as they are. In a new installation the
-        defaults are ``UTC``, ``day`` and ``forever``.
+        first time. Counters that exist keep their settings. A counter that was deleted, or that an
+        application was about to count, keeps its settings if this was less than ten minutes ago.
+        Arguments are as for :meth:`set`; defaults that are not given stay as they are. In a new
+        installation the defaults are ``UTC``, ``day`` and ``forever``.
 
         Returns:
             The new default settings.
@@ -279,7 +285,12 @@ class Counters:
         self._exclusively(switch)
 
     def _exclusively(self, work: Callable[[Session, Control], Result]) -> Result:
-        """Run ``work`` in a transaction during which no worker counts, and return its result."""
+        """Run ``work`` in a transaction during which no worker counts, and return its result.
+        ``work`` gets the session and the values of the control row.
+
+        Raises:
+            Conflict: other transactions held the needed locks at each attempt.
+        """
         unchanged = "nothing was changed, since other transactions held the needed locks"
         with self._connect() as session, explained(unchanged, "try again"):
             return exclusive(session, partial(work, session))

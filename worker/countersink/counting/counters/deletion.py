@@ -76,7 +76,7 @@ Result = TypeVar("Result")
 
 class _NotFinished(Exception):
     """A counter cannot be deleted because others change it at the same time. The message says what
-    to do.
+    to do; :meth:`_Deletion.finish` raises a Conflict with this message instead.
     """
 
 
@@ -96,8 +96,9 @@ class _Deletion:
         """End the counter's backfills, and delete their records.
 
         Args:
-            run: a function that runs one step of this work in a transaction and returns its result,
-                as :meth:`transact` does.
+            run: a function that calls one step of this work in a transaction and returns its
+                result, as :meth:`transact` does. The step's argument is the number of rows to
+                delete.
         """
         place = self.session, self.counter
         run(lambda _: deletion_sql.end_runs(*place))
@@ -106,8 +107,8 @@ class _Deletion:
                 pass
 
     def delete_pass(self, most: int) -> Deleted:
-        """Delete about ``most`` rows of the counter, in the order of the primary key, and return
-        what was deleted.
+        """Delete about ``most`` rows of the counter, in the order of the primary key from the first
+        row on, in several transactions. Return what was deleted: fewer rows if no more are left.
         """
         deleted = Deleted()
         where, args = "counter = %s", tuple[object, ...]((self.counter,))
@@ -124,8 +125,8 @@ class _Deletion:
         return deleted
 
     def finish(self) -> Deleted:
-        """Delete the rows that are left, and the counter itself, and return what was deleted.
-        Nobody can count meanwhile.
+        """Delete the rows that are left, and the counter itself, in one transaction, and return
+        what was deleted. Nobody can count meanwhile.
 
         Raises:
             Conflict: others hold rows, count the counter faster than it can be deleted, or have
@@ -181,7 +182,10 @@ class _Deletion:
     def transact(self, delete: Callable[[int], Result]) -> Result:
         """Run ``delete`` in a transaction, and return its result. After a conflict with another
         transaction, run it again. Its argument is the number of rows to delete: 1 after a conflict,
-        and more after each success.
+        and four times as many after each success, up to :data:`ROWS`.
+
+        Raises:
+            Conflict: other transactions held rows at each of :data:`ATTEMPTS` attempts.
         """
 
         def attempt() -> Result:
@@ -205,7 +209,7 @@ def delete_key(
     pause: Callable[[float], object] = time.sleep,
 ) -> Deleted:
     """Delete one key of a counter, with its sketches, in all buckets of the counter. Return the
-    number of deleted rows and their sum.
+    number of deleted rows and the sum of their amounts; both are 0 if the counter has no such key.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
@@ -250,7 +254,7 @@ def delete_counter(
     do the counter's time zone and resolution, by which applications may still count for a while.
 
     If the counter is a breakdown, a second deletion, ten minutes later or more, deletes its last
-    row in the table ``counter``: see :func:`removed_breakdowns`. Arguments are as for
+    row in the table ``counter``: see :func:`removed_breakdowns`. Arguments and result are as for
     :func:`delete_key`.
 
     Raises:
@@ -273,8 +277,9 @@ def delete_counter(
 
 def removed_breakdowns(session: Session, counter: str | None = None) -> list[str]:
     """Return the names of the breakdowns that were removed from the settings of a counter, or of
-    all counters: their rows are to be deleted. After the first deletion applications may go on
-    counting in a breakdown for a minute, so ten minutes later its name is returned once more.
+    all counters if ``counter`` is None: the caller deletes them by :func:`delete_counter`. After
+    this first deletion applications may go on counting in a breakdown for a minute, so from ten
+    minutes later on its name is returned again, until a second deletion has deleted its last row.
     """
     found = session.query(
         "SELECT name FROM counter WHERE breakdown_of = COALESCE(%s, breakdown_of)"

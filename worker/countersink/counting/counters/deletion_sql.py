@@ -33,7 +33,7 @@ _ORDER: Final = "bucket, counter_key, width, slot"
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The number of deleted rows, and the sum of their amounts."""
+    """The number of rows that were deleted in ``counter_slot``, and the sum of their amounts."""
 
     rows: int = 0
     amount: int = 0
@@ -217,7 +217,7 @@ def delete_chunks(session: Session, counter: str, size: int) -> bool:
         size: a number of rows. As many chunks are deleted as take about as long as these rows.
 
     Returns:
-        False once the counter has no sources, or if another deletion has just deleted this one;
+        False once the counter has no sources, or if another deletion has just deleted the source;
         True if this is to be called again.
     """
     ((source,),) = session.query(

@@ -23,8 +23,8 @@ _EXAMPLE: Final = "give steps such as minute=2d,hour=90d, or forever"
 
 
 def parse(text: str) -> Steps:
-    """Parse the text of ``--keep``, such as ``minute=2d,hour=90d``, into steps. ``forever`` gives
-    none.
+    """Parse the text of ``--keep``, such as ``minute=2d,hour=90d``, into steps: pairs of a width
+    and the minutes for which its buckets are kept. ``forever`` gives no steps.
 
     Raises:
         TypeError: the text is not a ``str``.
@@ -73,7 +73,9 @@ def stored(text: str | None) -> Steps:
 
 
 def by_width(steps: Steps) -> dict[str, str]:
-    """Return the time for which each width is kept, as text: ``{"minute": "2d"}``."""
+    """Return the time for which each width is kept, as text, for JSON: ``{"minute": "2d"}``. It is
+    empty if there are no steps.
+    """
     return {width: _age(age) for width, age in steps}
 
 
@@ -89,7 +91,7 @@ def _age(minutes: int) -> str:
 
 def targets(steps: Steps) -> dict[Width, int]:
     """Return the widths to which finer buckets are rolled up, each with the age in minutes at which
-    this is done.
+    this is done: for ``minute=2d,hour=90d`` these are ``{"hour": 2880, "day": 129600}``.
     """
     if not steps:
         return {}
@@ -100,9 +102,9 @@ def targets(steps: Steps) -> dict[Width, int]:
 
 def due(scheme: Scheme, steps: Steps, now: int) -> dict[Width, int]:
     """Return, for each width, the Unix seconds before which finer buckets are due to be rolled up
-    to buckets of this width. This is the start of a bucket of this width, so that no bucket is
-    rolled up in part. A width is left out if buckets are rolled up that far already, or if it is
-    not wider than the counter's finest buckets.
+    to buckets of this width; retention stores these times, then rolls up. Each is the start of a
+    bucket of this width, so that no bucket is rolled up in part. A width is left out if buckets are
+    rolled up that far already, or if it is not wider than the counter's finest buckets.
 
     Args:
         scheme: the counter's scheme.

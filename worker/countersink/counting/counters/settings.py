@@ -50,7 +50,7 @@ class Counter:
         overflown: today's amount (in its time zone) of ``__overflow__``, its breakdowns included; 0
             if this machine does not know the time zone.
         app_slots: number of slots over which transactions of applications spread.
-        made: True if an operator created it; False if it only exists because it was counted.
+        made: True if it was created by ``Counters.set``; False if it was only counted.
         dimensions: names of the dimensions that increments may have.
         breakdowns: its breakdowns, in the order in which they were declared.
         salt_days: days for which a salt of its members lasts; 0 for ever. None if different members
@@ -76,7 +76,7 @@ class Counter:
 
 def read(session: Session, name: str | None = None) -> list[Counter]:
     """Return all counters that were created or counted, in the order of names, with their settings.
-    With ``name``, return only this counter, even if it does not exist.
+    With ``name``, return only this counter; if it does not exist, with the default settings.
     """
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
     minute = int(now_ms) // 60_000
@@ -145,7 +145,7 @@ class SettingsChange:
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
     """Create a counter or change its settings, and return the counter after the change. Breakdowns
-    that are to go are marked as removed; the caller deletes their rows. Call this within
+    not in ``wanted.breakdowns`` are marked as removed; the caller deletes them. Call this within
     :func:`countersink.counting.apply.guards.exclusive`, so that no worker counts meanwhile.
 
     Raises:
@@ -177,8 +177,9 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Update the cap, slots, steps and ``better`` in the counter's row. If the counter gets a cap
-    and had none of its own, reset the stored numbers of its keys, which are then counted anew.
+    """Update cap, slots, steps and ``better`` in the counter's row; the counter is created by this.
+    If it gets a cap and had none of its own, reset the stored numbers of keys of its days: each
+    day's keys are counted anew before the day gets another key.
     """
     name = wanted.name
     ((before, slots, keep, better),) = session.query(
@@ -198,7 +199,8 @@ def _set_options(session: Session, wanted: SettingsChange) -> None:
 
 
 def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
-    """Set the counter's time zone and resolution.
+    """Set the counter's time zone and resolution. If the counter may have been counted, store the
+    end of the last bucket of the former resolution. ``now_ms`` is the server's clock in Unix ms.
 
     Raises:
         ValueError: the change is not allowed.
@@ -262,7 +264,8 @@ def _is_fixed(session: Session, name: str) -> bool:
 
 
 def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
-    """Return the end (Unix seconds) of the last bucket in which events are or may be counted."""
+    """Return the end (Unix seconds) of the last bucket that has, or may get, events counted by the
+    scheme's resolution. ``now_ms`` is the server's clock in Unix ms."""
     last = scheme.label(now_ms // 60_000 + _APP_MINUTES)
     # Events in the future, too. The share lock waits for open transactions of applications that
     # count such events; in ascending order, as a descending scan locks the row before as well.
