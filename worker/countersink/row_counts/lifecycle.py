@@ -37,12 +37,12 @@ class Plan:
 
     Attributes:
         definition: the table as it will be tracked, or as it is tracked already.
-        statements: the SQL that creates its triggers, in order.
+        statements: the SQL that creates its triggers, in order, even if they exist already.
         warnings: sentences, each about a kind of change that the triggers do not count correctly,
             such as the deletion of rows by a foreign key. After such a change, a recount is needed.
         reads: the columns that the triggers read: those of the key and the day, and on MariaDB also
             those of the primary key. Empty if key and day have no columns. If one of these columns
-            is dropped or renamed, the application's writes fail, so untrack the table before.
+            is dropped or renamed, the application's writes fail, so untrack the table before that.
     """
 
     definition: TrackedTable
@@ -60,8 +60,8 @@ def make_plan(
     day: str | None,
     app_slots: int,
 ) -> Plan:
-    """Check whether a table can be tracked, and return the plan to do so. The arguments from
-    ``table`` on are those of :meth:`TrackedTables.track`.
+    """Check whether a table can be tracked, and return the plan to do so. Change nothing. The
+    arguments from ``table`` on are those of :meth:`TrackedTables.track`.
 
     Raises:
         ValueError: the table cannot be tracked in this way. The message says why, and what can be
@@ -102,8 +102,9 @@ def make_plan(
 
 
 def claim(session: Session, wanted: TrackedTable) -> bool:
-    """Insert the row of ``tracked_table`` for ``wanted``, unless it exists. Return whether it was
-    inserted. Once the row exists, only triggers may count in its counter.
+    """Insert the row of ``tracked_table`` for ``wanted``, and its counter, as the first step of
+    ``track``. Return True; or False if the same table is tracked already, which changes nothing.
+    Once the row exists, only triggers may count in its counter.
 
     Raises:
         ValueError: as raised by :func:`same_or_free`.
@@ -134,8 +135,8 @@ def count(
     connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
 ) -> Repaired:
     """Drop the wrong triggers of a tracked table and create the missing ones, then count its rows
-    and correct its counter. Return what was repaired; its ``tracked`` is the tracked table before
-    the rows were counted.
+    and correct its counter. ``track`` and ``repair`` call this. Return what was repaired; its
+    ``tracked`` is the tracked table as it was before the rows were counted.
 
     Args:
         connect: opens a session at REPEATABLE READ.
@@ -168,6 +169,11 @@ def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
     """Drop the triggers of a tracked table, then delete its counter, then its row of
     ``tracked_table``. It is no error if another process has done a part of this already.
 
+    Args:
+        connect: opens a session at REPEATABLE READ.
+        tracked: the tracked table.
+        notice: called with reasons to wait.
+
     Raises:
         Conflict: a transaction went on using the table, or another process is counting it. Run this
             again.
@@ -195,8 +201,8 @@ def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
 
 
 def undo_claim(connect: Connect, tracked: TrackedTable) -> None:
-    """Undo :func:`claim`, unless the table has triggers by now. A StoreError is not raised: the row
-    then stays, and ``untrack`` can delete it.
+    """Undo :func:`claim` after ``track`` failed, unless the table has triggers by now. A StoreError
+    is not raised: the row then stays, and ``untrack`` can delete it.
     """
     # After an error the row stays; list shows it, and untrack deletes it.
     with suppress(StoreError), connect() as session:
@@ -211,11 +217,12 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
         session: a session.
         wanted: the table as it is to be tracked.
         lock: `` FOR UPDATE`` to lock the counter's row of the table ``counter``, and to look into
-            the ledger, too; empty to do neither.
+            the ledger, too, before the table is tracked; empty to do neither, for a plan.
 
     Raises:
-        ValueError: the counter is used for something else, was used or deleted within the last ten
-            minutes, or has settings that the counter of a table cannot have.
+        ValueError: the counter has counts, tracks another table or the same table in another way,
+            was used or deleted within the last ten minutes, or has settings that the counter of a
+            table cannot have.
     """
     counter = wanted.counter
     current = definitions.read(session, counter)
@@ -278,9 +285,9 @@ def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
 
 
 def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
-    """Delete the row of a tracked table, and its counter, if the table has no triggers. If it has
-    triggers, delete nothing and return False. Otherwise return True, even if the row was deleted
-    before.
+    """Delete the row of a tracked table, and its counter with all counts, if the table has no
+    triggers. If it has triggers, delete nothing and return False. Otherwise return True, even if
+    the row was deleted before. The last argument, the control row, is not used.
     """
     current = definitions.read(session, tracked.counter, " FOR UPDATE")
     # While the row is locked, no process creates triggers or counts.
@@ -306,8 +313,9 @@ def _all_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrig
 def _needed_changes(
     session: Session, tracked: TrackedTable, database: str
 ) -> tuple[AppTable, list[Trigger | InstalledTrigger]]:
-    """Return the table, and the triggers to drop and then to create. After these changes, exactly
-    the expected triggers exist, and all run with this user's rights.
+    """Read the application's table, and check that it can still be tracked. Return it, and the
+    triggers to drop and then to create. After these changes, exactly the expected triggers exist
+    (also in copies of the table in other databases), and all run with this user's rights.
     """
     table = read_table(session, tracked.schema, tracked.table, database)
     table.counted_by(tracked.by, tracked.day)

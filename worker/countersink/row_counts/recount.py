@@ -76,8 +76,8 @@ def locked(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTab
 
 
 def require_same_server(holder: Session, other: Session) -> None:
-    """Check that two sessions are on the same server, because a row lock of one server does not
-    hold on another.
+    """Check that ``other`` is on the same server as ``holder``, a session from :func:`locked`,
+    because a row lock of one server does not hold on another.
 
     Raises:
         Unavailable: they are on different servers, because writes go to another server since a
@@ -89,7 +89,8 @@ def require_same_server(holder: Session, other: Session) -> None:
 
 def mark_uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
     """Record in the row of ``tracked_table`` that the counter is not right while triggers are
-    changed. Return the tracked table with ``counted`` None.
+    changed, so that ``row_count()`` refuses to answer from it. Return the tracked table with
+    ``counted`` None.
 
     The change of the row is committed, which releases the lock; then the lock is taken again. If
     the row says so already (its ``counted`` is NULL), nothing is done.
@@ -112,15 +113,15 @@ def mark_uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
 def recount(
     session: Session, connect: Connect, tracked: TrackedTable, table: AppTable, progress: Progress
 ) -> Repaired:
-    """Count the rows of a tracked table whose triggers all exist, correct its counter, and commit
-    ``session``.
+    """Count the rows of a tracked table whose triggers all exist, correct its counter, record that
+    the counter is right (``counted``), and commit ``session``. Return what was corrected.
 
     Args:
         session: a session from :func:`locked` that has no snapshot yet.
         connect: opens the second session, which writes.
         tracked: the tracked table.
         table: the table's columns.
-        progress: called after each range of rows.
+        progress: called at the beginning, after each range of rows, and at the end.
 
     Raises:
         TableChanged: the table was truncated or altered meanwhile. Nothing was changed.
@@ -151,8 +152,8 @@ def recount(
 
 
 def delete_all_rows(session: Session, counter: str) -> None:
-    """Delete all rows of a counter in short transactions. Each of them also posts the deletion to
-    the ledger.
+    """Delete all rows of a counter in short transactions, after ``untrack`` has dropped the
+    triggers. Each transaction also posts the deletion to the ledger.
 
     Args:
         session: a session at REPEATABLE READ, outside a transaction.
@@ -190,8 +191,9 @@ def _try_lock(session: Session, counter: str) -> TrackedTable | None:
 
 
 def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any, ...]]) -> None:
-    """Delete a counter's rows of the buckets ``foreign`` (beginning and width). No trigger writes
-    such buckets. Insert the counter's row in the ledger, if there is none.
+    """Delete a counter's rows of the buckets ``foreign`` (beginning and width), which no trigger
+    writes: they are no days, or days that no row of a table has. Insert the counter's row in the
+    ledger, if there is none: it marks the counter as counted.
     """
     for bucket in foreign:
         where = "counter = %s AND bucket = %s AND width = %s"

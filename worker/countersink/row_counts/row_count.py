@@ -66,14 +66,16 @@ def row_count(
             value None stands for NULL. The column's collation decides which texts are equal. For
             the types of values see :func:`countersink.row_counts.keys.condition`.
         start, end: the first and last day to count, by the table's day column; None for no limit.
-            Rows without a day, or with a day before 1970, count as 1969-12-31.
+            Rows without a day, or with a day before 1970, count as 1969-12-31; days after
+            9999-12-26 count as 9999-12-26.
 
     Raises:
         UnknownCounter: no such table or counter is tracked.
         ValueError: no counter of the table has all these columns, or a day column for ``start`` or
-            ``end``; a column is given twice, or with a value that is invalid for its type; the name
-            means two tables; the range ends before it begins, or has only a part of the days that
-            are counted as one; or keys were cut, and their rest decides which rows match.
+            ``end``; a column is given twice, or with a value that is invalid for its type;
+            ``table`` is the name of one table and the counter of another; the range ends before it
+            begins, or has only a part of the days that are counted as one day; or keys were cut,
+            and their missing end decides which rows match.
         TypeError: a value cannot be compared with its column, or a day is no ``date``.
         Refused: the counter is not right now, because the table is being tracked, repaired or
             untracked, or one of these was interrupted; or this user may not see its columns.
@@ -114,13 +116,14 @@ def _choose(
     Args:
         found: the tracked tables that the name means.
         table: the name, for messages.
-        asked: column in lower case → value.
-        day: any day of the range to count; None if the range has no limit.
+        asked: column in lower case → value. Only the columns matter here.
+        day: the first or last day of the range to count; None if the range has no limits.
 
     Raises:
         ValueError: no counter has these columns, or none has a day column although ``day`` is
             given.
-        Refused: each of these counters is not right now, or its rows were not counted to the end.
+        Refused: none of these counters is right now: ``counted`` is None, because the table's rows
+            were not counted to the end.
     """
     able = [
         each
@@ -146,7 +149,8 @@ def _conditions(
     session: Session, tracked: TrackedTable, asked: Mapping[str, object]
 ) -> list[Condition]:
     """Return the condition on each column of the tracked table's key, in the order of the columns;
-    None for a column that ``asked`` lacks.
+    None for a column that ``asked`` lacks. Raise Refused if a column of ``asked`` is missing in the
+    table, or this user may not see it.
     """
     known: dict[str, Column] = {}
     if any(value is not None for value in asked.values()):
@@ -179,6 +183,10 @@ _ALL_KEYS: Final = KeyRange(b"", b"\xff" * (MAX_KEY_BYTES + 1))
 
 
 class _Selection:
+    """The keys of a counter whose values meet the conditions, one condition for each column, on the
+    days from ``start`` to ``end``. :meth:`sum` returns the number of their rows.
+    """
+
     def __init__(
         self,
         session: Session,
@@ -245,8 +253,8 @@ class _Selection:
             limit = min(2 * limit, MAX_ENTRIES) if len(keys) > limit // 2 else ENTRIES
 
     def _leading(self) -> Values:
-        """Return the exact values of the first columns. The first column without an exact value,
-        and all columns after it, are left out.
+        """Return the values of the first columns, as far as each condition allows one text only.
+        The first column with another condition or none, and all columns after it, are left out.
         """
         known = list[str | None]()
         for one in self._asked:
@@ -279,8 +287,9 @@ class _Selection:
         return next((i for i, (one, value) in pairs if one and not one.matches(value)), None)
 
     def _next_after(self, key: bytes, values: Values, wrong: int) -> bytes:
-        """Return the first key after ``key`` that can match. The value of ``key`` with the index
-        ``wrong`` does not meet its condition.
+        """Return the beginning of the keys after ``key`` that can match, where the scan goes on. No
+        key need exist there. The value of ``key`` with the index ``wrong`` does not meet its
+        condition.
         """
         last = wrong + 1 == self._columns
         one = self._asked[wrong]
@@ -313,8 +322,9 @@ class _Selection:
         return True
 
     def _decoded(self, keys: Sequence[bytes]) -> dict[bytes, Values]:
-        """Return key → values, for the keys that are valid. If only the server can decide a
-        condition, it is asked now about all these values.
+        """Return key → values, for the keys that triggers can have written; others are left out. If
+        only the server can decide a condition, ask it now about all these values, so that
+        :meth:`_first_wrong` needs no query.
         """
         found: dict[bytes, Values] = {}
         for key in keys:
@@ -327,7 +337,7 @@ class _Selection:
 
     def _keys(self, within: KeyRange, limit: int) -> list[bytes]:
         """Return the different keys among the first ``limit`` index entries of a range, in
-        order.
+        order. If one day only is to be counted, entries of other days are left out.
         """
         days, day = (self._days, self._moments) if self._single_day else ("", ())
         rows = self._session.query(
@@ -358,8 +368,8 @@ class _Selection:
 
 
 def _may_begin(one: Condition, beginning: str) -> bool:
-    """Return whether a value that is longer than ``beginning``, and begins with it, can meet a
-    condition.
+    """Return False if no value that is longer than ``beginning``, and begins with it, can meet a
+    condition; True if one can, or if this is unknown.
     """
     if isinstance(one, Exactly):
         text = "\\N" if one.text is None else one.text

@@ -50,7 +50,7 @@ class Column:
         name: the column's name, as it was created.
         type: the column's type in lower case, such as ``varchar``.
         length: maximum of characters of a text, or of bytes of a binary value; 0 for other types.
-        digits: maximum of digits of a number; 0 for other types.
+        digits: maximum of digits of a number (of a BIT, of its bits); 0 for other types.
         fraction: number of digits of a fraction of a second, for a time; 0 for other types.
         charset: character set of a text; None for other types.
         collation: collation of a text; None for other types.
@@ -66,8 +66,9 @@ class Column:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether ranges of this column can be read one after another: a value that was read from
-        it, and is sent back as a bound argument, is equal to the value in the index.
+        """Whether a table can be read in ranges of this column, as ``check.py`` does with the first
+        column of the primary key: a value that was read, and is sent back as a bound argument to
+        begin the next range, is equal to the value in the index.
         """
         if self.type in TEXT_TYPES:
             return self.type in ("char", "varchar") and self.charset in _ORDERED_CHARSETS
@@ -83,10 +84,12 @@ class AppTable:
         name: the table's name, as it was created.
         columns: name → column, in the table's order.
         rows: number of the table's rows, as the server's statistics estimate it.
-        primary_key: the columns of the primary key; empty if there is no primary key.
+        primary_key: the columns of the primary key; empty if there is no primary key, or if this
+            user may not see all of its columns.
         updates_ignored: True if the server runs AFTER UPDATE triggers also for rows that an UPDATE
             IGNORE leaves unchanged, as MariaDB does.
-        snapshot_isolation: True if the server has the variable ``innodb_snapshot_isolation``.
+        snapshot_isolation: True if the server has the variable ``innodb_snapshot_isolation``, by
+            which triggers then choose the slot.
         untriggered: sentences, each on a way to change rows that fires no trigger.
     """
 
@@ -121,8 +124,8 @@ class AppTable:
 
         Raises:
             ValueError: a column does not exist or is given twice, the values of a column have no
-                exact text (such as those of a FLOAT), the key may become too long, or the day
-                column has no dates.
+                exact text (such as those of a FLOAT), the key may become longer than
+                :data:`MAX_WIDTH`, or the day column is no DATE, DATETIME or TIMESTAMP.
         """
         found = [self.column(name) for name in by]
         for column in found:
@@ -150,7 +153,7 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
         session: a session outside a transaction.
         schema: the table's database.
         name: the table's name.
-        database: name of countersink's database.
+        database: name of countersink's database, whose own tables cannot be tracked.
 
     Raises:
         ValueError: there is no such table, or it cannot be tracked. The message says why, and what
@@ -215,7 +218,7 @@ def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]
 
 
 def width(columns: Sequence[Column]) -> int:
-    """Return the maximum number of bytes that a key of these columns can have before it is cut.
+    """Return the maximum number of bytes of a key of these columns, if no key were cut.
 
     Raises:
         ValueError: a column's type has no exact text. The message says what can be done.

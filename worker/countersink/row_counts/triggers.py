@@ -84,8 +84,8 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
 def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
-    """If the block fails because of a missing right, raise Refused with the GRANT statement in its
-    message. A context manager.
+    """If the block fails because of a missing right, raise Refused. Its message has the GRANT
+    statement for the rights ``needed`` on the table. A context manager.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def explaining(
 
 
 def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> str:
-    """Return text with the GRANT statement that an administrator has to run for this user."""
+    """Return text that tells an administrator to GRANT this user the rights ``needed``."""
     ((user,),) = session.query("SELECT CURRENT_USER()")
     name, _, host = user.rpartition("@")
     return (
@@ -113,7 +113,7 @@ def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> s
 
 def is_missing_user(session: Session, definer: str) -> bool:
     """Return True if the user ``definer`` (``user@host``) does not exist; False if it exists, or if
-    this user may not know.
+    this user may not see whether it does.
     """
     accounts = {
         account
@@ -196,8 +196,8 @@ class InstalledTrigger:
         return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
 
     def matches(self, expected: Trigger) -> bool:
-        """Return whether this trigger equals ``expected``, apart from SQL that the server writes
-        before the body.
+        """Return whether table, name, event and body are those of ``expected``, and ``sql_mode`` is
+        :data:`SQL_MODE`. The definer may be any user.
         """
         return (
             (self.table, self.name, self.sql_mode) == (expected.table, expected.name, SQL_MODE)
@@ -262,7 +262,8 @@ def expected_triggers(tracked: TrackedTable, table: AppTable, database: str) -> 
 
 
 def installed_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
-    """Return the existing triggers of a tracked table, whichever table of its database they are on.
+    """Return the existing triggers that have the names of a tracked table's triggers, whichever
+    table of its database they are on (they stay with a table that is renamed).
 
     Raises:
         HiddenTriggers: this user may not see them. The message has the GRANT statement.
@@ -297,11 +298,11 @@ def stray_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTri
 def needed_changes(
     installed: Sequence[InstalledTrigger], expected: Sequence[Trigger], definer: str | None = None
 ) -> tuple[list[InstalledTrigger], list[Trigger]]:
-    """Return the installed triggers to drop, and the expected triggers to create.
+    """Return the installed triggers to drop, since they match no expected one or have another
+    definer, and the expected triggers to create.
 
     Args:
-        installed: the triggers that exist.
-        expected: the triggers that the table must have.
+        installed, expected: the triggers that exist, and those that the table must have.
         definer: ``user@host`` with whose rights they must run; None for any user.
     """
 
@@ -320,7 +321,7 @@ def ignore(*_: object) -> None:
 
 @contextmanager
 def changing(connect: Connect) -> Iterator[Session]:
-    """Open a session for creating and dropping triggers; a context manager."""
+    """Open a session for :func:`change`, with its lock wait and ``sql_mode``; a context manager."""
     with connect() as session:
         session.execute(
             "SET SESSION lock_wait_timeout = %s, SESSION sql_mode = %s", (LOCK_WAIT, SQL_MODE)
@@ -329,12 +330,12 @@ def changing(connect: Connect) -> Iterator[Session]:
 
 
 def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice) -> None:
-    """Create a trigger, or drop an installed one. Wait for its table briefly, again and again.
+    """Create a trigger, or drop an installed one. Wait for its table :data:`ATTEMPTS` times.
 
     Args:
         session: a session from :func:`changing`.
         trigger: the trigger.
-        notice: called before each pause.
+        notice: called with the reason before each pause.
 
     Raises:
         Conflict: transactions went on using the table. The message says how to find them.
@@ -361,7 +362,7 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
 
 
 def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
-    """Return SQL that selects the row of an UPDATE if the row still has its old key and day."""
+    """Return a query for the UPDATE trigger: it finds the row if key and day are unchanged."""
     by, day = table.counted_by(tracked.by, tracked.day)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key
@@ -389,9 +390,7 @@ def _visible(session: Session, tracked: TrackedTable, where: str) -> list[Instal
 
 
 def _shown(session: Session, schema: str, name: str) -> list[tuple[Any, ...]]:
-    """Return the row of SHOW CREATE TRIGGER (name, ``sql_mode``, statement); no row if there is
-    none.
-    """
+    """Return the row of SHOW CREATE TRIGGER (name, ``sql_mode``, statement), or no row."""
     try:
         return session.query(f"SHOW CREATE TRIGGER {quoted(schema)}.{quoted(name)}")
     except StoreError as error:

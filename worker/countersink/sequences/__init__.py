@@ -60,7 +60,7 @@ have dropped the connection."""
 
 def take(sessions: Pool, table: str, name: bytes, asked: ValueRequest) -> range:
     """Hand out values on a session of the pool, and return them. A Conflict means that no value was
-    handed out.
+    handed out, so the caller can call this again.
 
     Args:
         sessions: sessions at READ COMMITTED.
@@ -133,9 +133,9 @@ def _is_uncertain(error: StoreError) -> bool:
 
 
 def is_alive(session: Session, idle: float) -> bool:
-    """Return whether a session still works after ``idle`` seconds without use. Ping the server only
-    if the session was idle for :data:`PING_AFTER` seconds, or the server has sent something
-    unasked.
+    """Return whether a session of a pool still works after ``idle`` seconds without use. Query the
+    server only if the session was idle for :data:`PING_AFTER` seconds, or the server has sent
+    something unasked, such as the end of the connection; otherwise assume that it works.
     """
     return (idle < PING_AFTER and session.silent()) or session.answers()
 
@@ -182,7 +182,7 @@ class Sequences:
             step: number to add to the last value; not 0. None for the sequence's own step, which is
                 1 by default.
             start: the value to hand out if the present period has none yet. None for the sequence's
-                own start, which by default is the step.
+                own start; if it has none, this call's step or else the sequence's own.
 
         Raises:
             SequenceUncertain: the connection broke before the reply, or the statement was
@@ -207,9 +207,9 @@ class Sequences:
         is not 1.
 
         All of them count as handed out, whether the caller uses them or not. If one of them would
-        be beyond the limits of a sequence that cycles, all values are counted from the start again.
-        If it does not cycle, or has no room for ``n`` values, SequenceExhausted is raised and
-        nothing is handed out.
+        be beyond the limits, a sequence that cycles hands out ``n`` values from its start on
+        instead. If it does not cycle, or if there is no room for ``n`` values from the start on
+        either, SequenceExhausted is raised and nothing is handed out.
 
         Args:
             name, step, start: as for :meth:`next`.
@@ -283,9 +283,10 @@ class Sequences:
 
     def reset(self, name: str) -> int | None:
         """Delete the last value of the present period, so that the next value is the start again.
+        Past periods keep their values.
 
         Returns:
-            the deleted value; None if there was none.
+            the deleted value; None if there was none, or if there is no such sequence.
 
         Raises:
             Conflict: as raised by :meth:`set`.
@@ -293,7 +294,8 @@ class Sequences:
         return self._change(partial(records.reset, name=name_bytes(name)))
 
     def reset_all(self) -> int:
-        """Reset every sequence, one after another. Return the number of sequences that had a value.
+        """Call :meth:`reset` for every sequence, one after another. Return the number of sequences
+        that had a value in their present period.
 
         Raises:
             Conflict: transactions of applications held a sequence through all attempts. Run this
@@ -342,7 +344,7 @@ class Sequences:
         return self._pool.read(partial(records.periods, name=name_bytes(name)))
 
     def total(self, name: str) -> int:
-        """Return the sum of the last values of all periods; 0 if there are no values."""
+        """Return the sum of the last values of all periods of a sequence; 0 if there are none."""
         return sum(period.value for period in self.periods(name))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
@@ -363,7 +365,7 @@ class Sequences:
         return self._change(partial(records.delete, name=name_bytes(name)))
 
     def close(self) -> None:
-        """Close the connections. The next use opens them again."""
+        """Close the idle connections, except those of ``pool``. The next use opens them again."""
         self._handing_out.close()
         self._changing.close()
 

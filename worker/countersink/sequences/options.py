@@ -154,7 +154,7 @@ def next_values(
     """Return the next values of a sequence. All of them are within its limits.
 
     If the sequence cycles, and one of the values after ``last`` would be beyond the limits, then
-    the first returned value is the sequence's first value.
+    the first returned value is :attr:`SequenceOptions.first`, even if ``asked`` has a start.
 
     Args:
         name: the sequence's name in UTF-8, for the error message.
@@ -163,7 +163,8 @@ def next_values(
         asked: the number of values to return, and the step and start to use.
 
     Raises:
-        SequenceExhausted: a value would be beyond the sequence's limits or beyond 64 bits.
+        SequenceExhausted: a value would be beyond the sequence's limits or beyond 64 bits; if the
+            sequence cycles, also from its first value on.
     """
     step = asked.step or options.step
     if last is not None:

@@ -91,9 +91,8 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """The base row of a sequence. ``seconds`` is the server's time when it was read, in Unix
-    seconds.
-    """
+    """The base row of a sequence, read at ``seconds``, the server's time in Unix seconds. The value
+    and its time are None if the sequence has periods, or no value yet."""
 
     seconds: int
     value: int | None
@@ -103,8 +102,7 @@ class _Base:
     @classmethod
     def from_row(cls, seconds: Any, value: Any, updated_at: Any, *options: Any) -> "_Base":
         """Make a base row from the columns :data:`_BASE`, which a driver may return as bytes or
-        texts.
-        """
+        texts."""
         given: dict[str, Any] = {}
         for name, option in zip(FIELDS, options, strict=True):
             if option is not None:
@@ -119,13 +117,13 @@ ADDED: Final = 2
 
 
 def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
-    """Return a statement that adds to the last value of a sequence without periods. Its insert id
-    is the new last value.
+    """Return a statement that adds to the last value of a sequence without periods. If it reports
+    :data:`ADDED` changed rows, its insert id is the new last value.
 
-    The statement changes nothing if the sequence has no value yet, if it has periods, if the sum
-    would be beyond its limits, or if ``asked`` is for a block of several values whose step it does
-    not name, and the sequence's own step is not 1. If the sequence does not exist, it is created
-    without a value.
+    Otherwise the statement has changed nothing, and :func:`hand_out` is needed: the sequence has no
+    value yet, or has periods, or the sum would be beyond its limits, or ``asked`` is for several
+    values without a step and the sequence's own step is not 1. If the sequence does not exist, it
+    is created without a value.
 
     Args:
         table: name of the table ``sequence``, with or without its database.
@@ -239,7 +237,7 @@ def reset(session: Session, name: bytes) -> int | None:
 
 
 def reset_all(session: Session) -> int:
-    """Reset every sequence, and return the number of sequences that had a value.
+    """Reset every sequence, and return the number of those that had a value in the present period.
 
     Each one is reset in a short transaction of its own. So if a transaction of an application holds
     one sequence, users of the others do not wait.
@@ -332,7 +330,7 @@ def _read_current(
     query: Query, name: bytes, base: _Base, lock: str = "", table: str = TABLE
 ) -> tuple[date, int | None]:
     """Return the first day of the present period by the server's clock, and the period's last
-    value, which is None if there is none.
+    value, which is None if there is none. ``lock`` (``FOR UPDATE`` or empty) ends the query.
 
     Raises:
         UnknownZone: this machine does not know the sequence's time zone.
@@ -358,7 +356,7 @@ def _lock_or_create(session: Session, name: bytes) -> _Base:
 
 
 def _upsert_base(table: str, name: bytes) -> str:
-    """Return ``INSERT … ON DUPLICATE KEY UPDATE`` for a base row, without the assignments."""
+    """Return ``INSERT … ON DUPLICATE KEY UPDATE`` for a base row; the caller adds assignments."""
     return (
         f"INSERT INTO {table} (name, period) VALUES ({literal(name)}, {_midnight(ALL_TIME)})"
         " ON DUPLICATE KEY UPDATE"

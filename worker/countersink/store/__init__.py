@@ -274,9 +274,9 @@ class Store(AbstractContextManager["Store", None]):
         """Delete all counts of ``key``, in the transaction of ``connection``.
 
         Other transactions that count the key wait until this one ends. The arguments and the errors
-        are those of :meth:`increment`, with three differences: an unknown counter is no error; the
-        empty key of a counter with breakdowns raises ValueError; and Conflict is raised if other
-        transactions keep counting the key.
+        are those of :meth:`increment`, with three differences: an unknown counter or key is no
+        error; the empty key of a counter with breakdowns raises ValueError; and Conflict is raised
+        if other transactions keep counting the key.
         """
         self._increments.delete(connection, counter, key)
 
@@ -299,7 +299,7 @@ class Store(AbstractContextManager["Store", None]):
 
         Args:
             table: the table as it was given to ``track``, or its counter.
-            start, end: the first and last day to count, by the table's day column.
+            start, end: first and last day to count, by the table's day column; None for no limit.
             where: column → value of the rows to count, for columns that the table is tracked by.
                 The value None stands for NULL.
             values: the same as keyword arguments, for columns whose names are Python identifiers.
@@ -327,16 +327,16 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """Do the same as :meth:`snapshot`, but on a replica, if a replica has applied all commits.
-        If a server fails, ``work`` is called again with a session on another server.
+        """Do the same as :meth:`snapshot`, but on a replica that has applied all commits, if there
+        is one. If a replica fails, ``work`` is called again with a session on another server.
         """
         return (self._pool if self._replicas is None else self._replicas).read(work)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """Open a new session in one snapshot, for a long read that may pause between two rows. The
-        session is on a replica, if a replica has applied all commits. If the connection breaks,
-        nothing is read again.
+        session is on a replica that has applied all commits, if there is one. If the connection
+        breaks, StoreError is raised: nothing is read again.
 
         Until the block ends, the server keeps the old versions of rows that change.
 
@@ -353,7 +353,7 @@ class Store(AbstractContextManager["Store", None]):
                 yield session
 
     def close(self) -> None:
-        """Close the connections. The next use opens them again."""
+        """Close the idle connections. The next use opens them again."""
         for sequences in self._sequences.values():
             sequences.close()
         self._pool.close()

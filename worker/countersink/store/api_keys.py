@@ -54,11 +54,12 @@ class ApiKey:
     Attributes:
         id: the public part of the key or token.
         name: a name for people.
-        scopes: what the key may do; empty if its row was edited by hand and cannot be read.
+        scopes: what the key may do; ``share`` alone for a link; empty if the row was edited by hand
+            and cannot be read.
         counters: shell patterns for the names of counters that the key may use; empty for all. Of a
             link, the names of the counters that it shows.
-        max_counters: number of counters that the key may create; None for as many as the server
-            allows.
+        max_counters: number of different counters that the key may count in while a web server
+            runs, and of different sequences that it may use; None for the server's own limit.
         created: time of creation.
         expires: time at which the key expires; None if it never expires.
         revoked: time at which the key was revoked; None if it was not revoked.
@@ -129,9 +130,11 @@ def create(
         name: a name for people: 1 to 255 printable characters, without spaces at its ends. Several
             keys may have the same.
         scopes: one or more of :data:`SCOPES`.
-        counters: shell patterns for the names of counters that the key may use; empty for all.
-        max_counters: number of counters that the key may create, from 1 to :data:`MAX_COUNTERS`;
-            None for as many as the server allows.
+        counters: at most 100 shell patterns for the names of counters that the key may use; empty
+            for all.
+        max_counters: number of different counters that the key may count in while a web server
+            runs, and of different sequences that it may use: 1 to :data:`MAX_COUNTERS`; None for
+            the server's own limit.
         expires: an aware datetime in the future; None if the key never expires.
 
     Returns:
@@ -163,8 +166,8 @@ def create(
 
 
 def create_first(session: Session, name: str) -> str | None:
-    """Create a key with the scope ``admin``, and return its text. If a valid key exists already,
-    create none and return None.
+    """Create a key with the scope ``admin``, for a web server that has none, and return its text.
+    If any valid key exists already, whatever its scopes, create none and return None.
     """
     _, shown, made = insert(session, name, ("admin",), (), None, condition=_NO_KEY)
     return f"ck_{shown}" if made else None
@@ -185,15 +188,16 @@ def insert(
     """Insert the row of a key or a link, with a new secret, if an SQL condition holds.
 
     Args:
-        session: a session outside a transaction.
-        name, scopes, counters, expires, max_counters: as for :func:`create`.
+        session: a session.
+        name, scopes, counters, expires, max_counters: as for :func:`create`, but not checked. A
+            link has the scope ``share``, and names in place of patterns.
         parent: id of the key that creates a link; empty if there is none.
         board: name of the board that a link shows; empty if it shows one counter.
-        condition: the SQL condition.
+        condition: the SQL condition, such as that no valid key exists.
 
     Returns:
-        the row's id; the text ``<id>_<secret>``, whose secret is stored only as a hash; and whether
-        the row was inserted.
+        the row's id; the text ``<id>_<secret>``, to which the caller prefixes ``ck_`` or ``cl_``
+        and whose secret is stored only as a hash; and whether the row was inserted.
     """
     id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(_SECRET_BYTES)
@@ -255,12 +259,12 @@ def revoke(session: Session, id_or_name: str) -> ApiKey:
 
 
 def any_valid(session: Session) -> bool:
-    """Return whether there is a key that is neither revoked nor expired."""
+    """Return whether there is a key that is neither revoked nor expired. Links do not count."""
     return bool(session.query(f"SELECT 1 FROM api_key WHERE {_IS_KEY} AND {LIVE} LIMIT 1"))
 
 
 def is_valid(session: Session, text: str) -> bool:
-    """Return whether ``text`` is a key that is neither revoked nor expired."""
+    """Return whether ``text`` is a key (not a link) that is neither revoked nor expired."""
     query = f"SELECT 1 FROM api_key WHERE id = %s AND hash = %s AND {_IS_KEY} AND {LIVE}"
     parts = parse(text)
     return parts is not None and bool(session.query(query, parts))
@@ -268,7 +272,7 @@ def is_valid(session: Session, text: str) -> bool:
 
 def live_keys(session: Session) -> list[LiveKey]:
     """Return all valid keys and links: those that are not revoked and not expired. Links whose
-    creating key is revoked or expired are left out, too.
+    creating key is revoked or expired are left out, too. Web servers keep the result in memory.
     """
     rows = session.query(
         f"SELECT {_COLUMNS}, hash, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
@@ -281,7 +285,9 @@ def live_keys(session: Session) -> list[LiveKey]:
 
 
 def note_use(session: Session, ids: Iterable[str]) -> None:
-    """Set the time of the last use of the keys and links with these ids to now."""
+    """Set the time of the last use of the keys and links with these ids to now. Web servers call
+    this about once a minute, for the keys used since.
+    """
     for id in sorted(ids):
         session.execute("UPDATE api_key SET last_used = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
 
