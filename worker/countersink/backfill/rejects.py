@@ -3,8 +3,8 @@ first ``KEPT`` of them with the run, and makes the notice of their reasons. See 
 ``count/transaction.py`` for the maximum of rejected lines.
 
 The file has one JSON object per line. The rejected lines of a chunk are appended once the chunk is
-committed, or if it is not committed because it exceeds the maximum. A later run does not read the
-lines of committed chunks again, so the file must keep the lines of earlier runs.
+committed, or if it is not committed because it exceeds the maximum. An existing file is kept and
+appended to, because a later run does not read the lines of committed chunks again.
 """
 
 import contextlib
@@ -48,8 +48,8 @@ def rejected_lines(source: str, rejected: Iterable[Rejected]) -> list[RejectedLi
 
 
 def store_first(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
-    """Store the first rejected lines of a run in its row, which the transaction must have locked.
-    Lines beyond :data:`KEPT` are not stored.
+    """Add the rejected lines of a chunk to those in the run's row of ``backfill_run``, which the
+    transaction must have locked. Lines beyond :data:`KEPT` per run are not stored.
     """
     if rejected and len(kept := history.rejects(session, run)) < KEPT:
         first = [asdict(one) for one in [*kept, *rejected][:KEPT]]
@@ -67,12 +67,12 @@ class RejectsFile:
         sources: sources of the run; the file may not be one of them.
 
     Attributes:
-        first: the first :data:`KEPT` rejected lines; kept even if there is no file.
+        first: the first :data:`KEPT` rejected lines of this run; kept even if ``path`` is None.
         notice: text for users with the path of the file; '' if nothing was written.
 
     Raises:
-        WrongOption: the file cannot be written, is one of the sources, or begins with another line
-            than a rejected one.
+        WrongOption: the file cannot be written, or is one of the sources; or it exists, is not
+            empty, and its first line is not a rejected line in JSON.
     """
 
     def __init__(self, path: Path | None, sources: Sequence[Input]) -> None:
@@ -92,7 +92,8 @@ class RejectsFile:
                 self._file.close()
 
     def write(self, source: str, rejected: Sequence[Rejected]) -> None:
-        """Append rejected lines to the file, if there is one, and the first ones to ``first``.
+        """Append rejected lines to the file, unless ``path`` is None. Append them to ``first``,
+        too, as long as it has fewer than :data:`KEPT`.
 
         Args:
             source: path of their source.
@@ -159,8 +160,8 @@ def _is_same_file(source: Input, path: Path) -> bool:
 
 
 def reasons(total: int, first: Sequence[RejectedLine]) -> list[str]:
-    """Return a list with one notice about the rejected lines and their reasons, or an empty list if
-    no line was rejected.
+    """Return a list with one notice for users: the number of rejected lines, and the most frequent
+    reasons among ``first``. Return an empty list if ``first`` is empty.
 
     Args:
         total: number of rejected lines.

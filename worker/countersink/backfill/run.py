@@ -3,7 +3,7 @@
 
 A killed process leaves its run in the state ``running``. A later run in mode ``add`` continues
 after the counted chunks. The truth of a reconcile (the sums of its sources) may be large, and only
-the reconcile itself uses it; so :func:`clear_reconciles` deletes it.
+the reconcile itself uses it; so :func:`clear_reconciles` deletes it when a run of the counter ends.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ from countersink.runtime.texts import NamedRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRun:
-    """One run of a backfill, from its options to its report.
+    """One run of a backfill: counts or reconciles the sources, ends the run, and makes its report.
 
     Attributes:
         redis_url, on_progress, on_notice: see :func:`backfill`.
@@ -69,11 +69,13 @@ class BackfillRun:
 
     def run(self, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
         """Count the lines of the sources, or set totals to their sums, and return the report. A dry
-        run only finds out what would change.
+        run changes nothing; its report says what would change. After an error, the state of the run
+        is ``failed``.
 
         Args:
             found: the sources to read.
-            failed: reports of names without files.
+            failed: reports of names that stand for no file, and of directories that cannot be read;
+                the report of the run includes them.
 
         Raises:
             BackfillError: the run cannot continue.
@@ -191,8 +193,8 @@ class BackfillRun:
         return result
 
     def _end_failed(self, why: str) -> None:
-        """Set the state of the run to ``failed``, on a new connection: the old connection may be in
-        the middle of a reply.
+        """Set the state of the run to ``failed``, and its error to ``why``. A new connection is
+        used, because the old one may be in the middle of a reply. Errors are ignored.
         """
         with (
             contextlib.suppress(StoreError, BackfillError),
@@ -255,8 +257,8 @@ def backfill(
 
 
 def _dated(session: Session, work: Work, days: NamedRange) -> BackfillOptions:
-    """Return the options of a run with dates in place of names such as ``yesterday``. They are
-    computed from the present date in the counter's time zone.
+    """Return the options of a run, with ``days`` (``--from``, ``--to``) as dates: names such as
+    ``yesterday`` become dates by the present date in the counter's time zone.
 
     Raises:
         WrongOption: the first day is after the last one.
@@ -277,18 +279,18 @@ def open_work(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Work]:
-    """Open the parts that all steps of a backfill share, and close them at the end. A context
-    manager. No run is begun: ``Work.run`` is still NO_RUN.
+    """Open the parts that all steps of a backfill share (session, processes that read, file of
+    ``--rejects``), and close them at the end. A context manager. ``Work.run`` is still NO_RUN.
 
     Args:
         mysql_url: URL of the database.
         options: options of the run.
         found: the sources to read.
-        sources: the known sources: those of the tables, or those of a dry run.
+        sources: access to the known sources: ``Sources()``, or the ``Trial`` of a dry run.
         on_progress, stop: see :func:`backfill`.
 
     Raises:
-        WrongOption: the file for rejected lines cannot be written, or must not be.
+        WrongOption: the file of ``--rejects`` is refused: see ``RejectsFile``.
         StoreError: MySQL failed.
     """
     with (
@@ -314,7 +316,8 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
     """Check that a backfill with these options may count its counter.
 
     Raises:
-        BackfillError: it may not.
+        BackfillError: ``refuse_counter`` refuses it; or the option ``--visitor`` is given, and the
+            run is a reconcile or the counter does not count its different visitors.
     """
     refuse_counter(session, catalog, options.counter)
     if options.recipe.visitor:
@@ -325,8 +328,9 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
 
 def clear_reconciles(session: Session, counter: str) -> None:
     """Set running reconciles of a counter to ``failed`` if they have committed nothing for an hour:
-    their process has died. Then delete what the ended reconciles of the counter do not need any
-    more (see ``discard_truth``). May be called again, and by several processes at once.
+    their process has died. Then delete the samples of its ended reconciles, and their sums that
+    corrected nothing (see ``discard_truth``). Each run, except a dry run, calls this when it ends.
+    May be called again, and by several processes at once.
 
     Raises:
         StoreError: MySQL failed.

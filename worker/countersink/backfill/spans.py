@@ -1,6 +1,6 @@
-"""Spans: ranges of a source's bytes that hold whole records. :class:`SpanReader` cuts a span into
-pieces, :func:`block_of` splits a piece into records, :func:`digest` hashes the bytes of a span
-again. See ``logs/lines.py`` for the longest line.
+"""Spans: ranges of a source's bytes that hold whole records; a backfill counts each as a chunk.
+:class:`SpanReader` cuts a span into pieces, :func:`block_of` splits a piece into records,
+:func:`digest` hashes the bytes of a span again. See ``logs/lines.py`` for the longest line.
 
 The bytes alone decide where a span ends: with the record that reaches ``max_lines`` (``LINES``)
 lines or ``max_bytes`` (``BYTES``) bytes. At most 256 KiB after its end are read. A record of any
@@ -77,8 +77,8 @@ class SpanPiece:
         line: number of the first line.
         data: bytes that begin with the records; empty for a record that is too long.
         stop: number of bytes that the records have: they are ``data[:stop]``.
-        lines: number of newlines in the records.
-        overlong: True if the piece stands for a record that is too long and begins at ``line``.
+        lines: number of newlines in the records; 0 for a record that is too long.
+        overlong: True if the piece stands for the first line of a record that is too long.
         open: True if the source ends within the record, before a newline.
         torn: True if that open record ends within quotes.
     """
@@ -149,8 +149,7 @@ class SpanReader:
         first_line: number of the line that begins there.
         quoted: finds the ends of records that may contain newlines; None if each record is a line.
         end: known offset of the span's end; None to end it by the limits, or with the source.
-        leave_open: True to leave out a last record that has no newline; ignored if ``end`` is
-            given.
+        leave_open: True to leave out a last record without newline; ignored if ``end`` is given.
         digested: True to compute the digest of the span; otherwise its digest is empty.
         max_lines, max_bytes: limits of the span: see :data:`LINES` and :data:`BYTES`.
 
@@ -272,7 +271,7 @@ class SpanReader:
 
     def _overlong(self, data: bytes, ended: bool) -> SpanPiece:
         """Skip the first line of a record that is too long, and return the piece that stands for
-        it."""
+        it. ``data`` has the bytes read so far; ``ended`` is as of :meth:`_fill`."""
         line = self._line
         self._overlong_to = self._offset + LONGEST + 1
         while (newline := data.find(b"\n")) < 0 and not ended:
@@ -352,7 +351,8 @@ def block_of(piece: SpanPiece, quoted: Quoting | None) -> RecordBlock:
 
 
 def digest(content: Content, start: int, end: int) -> bytes | None:
-    """Return the SHA-256 of the bytes [start, end), or None if the content ends before ``end``.
+    """Return the SHA-256 of the bytes [start, end), to compare with that of a counted chunk. Return
+    None if the content ends before ``end``.
 
     Raises:
         Unreadable: some of these bytes cannot be read.

@@ -8,7 +8,7 @@ source to the first, subtracts the cells that the chunk added (its journal), and
 chunk. Later runs read that part of the source again. Corrections are taken back in the same way.
 
 An undo may be killed at any time, and several may work at once. Cells stay right if compaction or
-retention has moved their rows. Runs that counted later lines of a source must be undone, too.
+retention has moved their rows. Runs that counted later lines of a source must be in the same undo.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ class TakenBack:
     """The changes that an undo has made, summed over chunks or over ranges of corrections.
 
     Attributes:
-        chunks: number of transactions that changed totals.
+        chunks: number of transactions that changed totals, one for each chunk or range.
         cells: number of changed cells; a cell of several chunks counts several times.
         amount: sum of the amounts added to totals; mostly negative.
         labels: labels (beginning and width) of the changed buckets; empty for corrections.
@@ -154,7 +154,8 @@ def take_corrections_back(
     stop: Callable[[], bool] = lambda: False,
 ) -> TakenBack:
     """Take back the corrections of an ``undoing`` run in ranges of :data:`ROWS` corrections, then
-    its marks on days. First delete the rest of its sources' sums. May be called again.
+    its marks on days. First delete its samples, and its sums that corrected nothing. May be called
+    again.
 
     Args:
         connect: opens sessions at READ COMMITTED.
@@ -183,7 +184,7 @@ def take_corrections_back(
 
 
 def _count_corrections(session: Session, run: int) -> tuple[str, int]:
-    """Return the name of a run's counter, and the number of the run's corrections."""
+    """Return the name of a run's counter, and how many corrections are not taken back yet."""
     ((counter, number),) = session.query(
         "SELECT counter, (SELECT COUNT(*) FROM backfill_correction WHERE run = %s)"
         " FROM backfill_run WHERE id = %s",
@@ -246,8 +247,7 @@ class Undone:
     Attributes:
         runs, counter, mode: numbers of the runs; their counter and mode (``add``, ``reconcile``).
         state: ``undone``; or ``undoing`` if it was stopped before its end: another undo continues.
-        chunks: number of chunks that this undo took back; of a reconcile, which has no chunks: the
-            number of transactions, each of which took up to :data:`ROWS` corrections back.
+        chunks: number of chunks (of a reconcile: ranges of corrections) that this undo took back.
         cells: number of changed cells.
         amount: sum of the amounts added to totals; mostly negative.
         notices: sentences for users about totals that are wrong now.
@@ -274,9 +274,9 @@ def undo(
 
     Args:
         mysql_url, runs: URL of the database, and numbers of the runs.
-        on_progress: called after each chunk (of a reconcile: each range of corrections), with the
-            number of chunks (ranges) taken back and the number of all.
-        stop: called before each chunk; the undo ends early once it returns true.
+        on_progress: called after each chunk (of a reconcile: range of up to :data:`ROWS`
+            corrections), with the number of chunks (ranges) taken back and the number of all.
+        stop: called before each chunk or range; the undo ends early once it returns true.
         reached: called with ``begun``, ``before_commit`` and ``taken_back``; for tests.
 
     Raises:
@@ -390,7 +390,7 @@ def _take_chunks_back(
 
 
 def _finish(session: Session, runs: Sequence[Run]) -> None:
-    """Set runs to ``undone``. Delete their rejected lines, and the sources of a reconcile."""
+    """Set runs to ``undone``, and delete their rejected lines. Delete a reconcile's sources."""
     if runs[0].mode == "reconcile":
         rerun(partial(sources.delete_truth, session, runs[0].id))
     session.execute(

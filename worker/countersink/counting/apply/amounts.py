@@ -29,7 +29,7 @@ class Incoming:
         stream: the stream's key, shown with dead letters.
         payload: the entry's field ``rows`` as it was received. If the entry is too old to be
             counted, this becomes its dead letter, unless ``dead`` has one for the whole entry. If
-            it is None, or longer than a dead letter can be, each row becomes a dead letter instead.
+            it is None, or longer than ``dead.MAX_PAYLOAD``, each row becomes a dead letter instead.
         seen: by position of a row, the hashes of the visitors or other members (``seen()``) in it.
         checked: True if ``countersink.stream.decode`` has validated rows and members. If False, the
             transaction that counts them validates them.
@@ -50,8 +50,9 @@ Cell = tuple[str, int, str, int]
 
 
 class Amounts:
-    """One amount for each cell (counter, bucket, key). Buckets are given by their labels (start and
-    width in one integer).
+    """One amount for each cell (counter, bucket, key), to be written by ``cells.py``. Names of
+    breakdowns are counters, too. Buckets are given by their labels (start and width in one
+    integer).
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,9 @@ class Amounts:
 
     @property
     def counters(self) -> list[str]:
-        """The names of the counters that have cells."""
+        """The names of the counters given to :meth:`bucket` or :meth:`add`. A counter given to
+        :meth:`bucket` alone may have no cell.
+        """
         return list(self._amounts)
 
     def move(self, counter: str, bucket: int, keys: Iterable[str], to: str) -> None:
@@ -143,7 +146,8 @@ class Amounts:
 
 def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
     """Add up the rows of entries, and return one amount for each cell. A row is added to a cell of
-    its counter, and to a cell of each breakdown that counts it.
+    its counter (with the key ``""`` if the row has dimensions), and to a cell of each breakdown
+    that counts it. ``catalog`` gives the buckets and the breakdowns.
     """
     found = Amounts()
     last_counter, last_minute = "", -1
@@ -182,7 +186,7 @@ by key)."""
 
 
 class BucketAmounts(Amounts):
-    """Amounts of one counter and its breakdowns, made from the amounts of the counter alone.
+    """Amounts of one counter and its breakdowns, made from amounts by key or dimensions.
 
     Args:
         counter: the counter's name.
@@ -211,7 +215,7 @@ class BucketAmounts(Amounts):
     def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
         """Yield (name, key) for each cell in which events of one bucket with this key, or with
         these dimensions, are counted: a cell of the counter, and one of each breakdown that counts
-        them. ``label`` is the bucket's label.
+        them. ``name`` is that of the counter or breakdown; ``label`` is the bucket's label.
         """
         yield self._counter.counter, key if isinstance(key, str) else ""
         if key and isinstance(key, str):

@@ -140,7 +140,7 @@ class Applier:
         ``left_out`` become dead letters.
 
         Raises:
-            Conflict: an entry had a guard at first, but the guard was deleted meanwhile.
+            Conflict: an INSERT failed because of a guard, but the guard was deleted meanwhile.
         """
         while pending:
             try:
@@ -196,8 +196,9 @@ def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
     """Return the dead letters of an entry that is too old: its guard may have been deleted, so
     nobody knows whether the entry was counted.
 
-    The caller has inserted a new guard for the entry. Otherwise, an entry that is delivered again
-    after its dead letters were retried would become dead letters once more.
+    That is one for the whole entry if its payload can be stored, otherwise one for each row. The
+    caller has inserted a new guard for the entry: if Redis delivers the entry again after its dead
+    letters were retried, it is a duplicate and does not become dead letters once more.
     """
     detail = (
         f"first sent at {entry.at} (Unix ms), before {control.watermark}, from which on guards are"

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class CellWriter:
-    """Writes cells into one slot, and posts their sums to the ledger, within one transaction."""
+    """Writes cells into ``slot``, and posts their sums to the ledger, within one transaction."""
 
     def __init__(self, session: Session, slot: int) -> None:
         self._session = session
@@ -105,8 +105,8 @@ class CellWriter:
 
 
 def slot_of(session: Session) -> int:
-    """Return the slot to which a backfill on this connection adds. Two backfills rarely have the
-    same slot.
+    """Return the slot to which a backfill or its undo adds on this connection. It is computed from
+    the connection's id, so two backfills at the same time rarely have the same slot.
     """
     return sql.BACKFILL_SLOTS.start + session.connection_id % len(sql.BACKFILL_SLOTS)
 
@@ -127,7 +127,7 @@ def add(
         amounts: the amounts by cell.
         members: by cell, the hashes (8 bytes each) of visitors or other members (``seen()``). Each
             of these cells must be in ``amounts``.
-        upserted: called before the ledger is written.
+        upserted: called before the ledger is written; for tests.
 
     Raises:
         RefusedMembers: some members cannot be added to sketches; the error names their cells. Roll
@@ -164,7 +164,7 @@ def upsert(
         entries: the entries to count, without the rows that
             :mod:`countersink.counting.apply.refusals` refuses.
         catalog: the catalog in force.
-        upserted: called before the ledger is written.
+        upserted: called before the ledger is written; for tests.
 
     Returns:
         The amounts by cell, and which keys are new or had no room.

@@ -62,7 +62,8 @@ class DeadRow:
         payload: the row as a JSON array, or the entry's field ``rows``.
         truncated: True if the payload was cut off; then it cannot be retried.
         created: time of insertion, naive, in UTC; None if the row was not read from the table.
-        counter: the row's counter; ``""`` of an entry, a bad name or beyond ``MOST_COUNTERS``.
+        counter: the row's counter; ``""`` for a whole entry, a bad name, or if the counter has no
+            room of its own (see ``MOST_COUNTERS``).
     """
 
     entry_id: bytes
@@ -96,8 +97,7 @@ class DeadRow:
 def record(session: Session, rows: Iterable[DeadRow]) -> int:
     """Store dead letters, and return the number of those that were not stored for lack of room.
     These are only counted, in ``dead_group``. Call this last in a READ COMMITTED transaction: it
-    locks rows of ``dead_group``, and other transactions wait for these locks.
-    """
+    locks rows of ``dead_group``, and other transactions wait for these locks."""
     given: dict[str, list[DeadRow]] = {}
     for row in rows:
         given.setdefault(_code(row.reason), []).append(row)
@@ -178,15 +178,16 @@ def list_rows(
 
 
 def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
-    """Return the number of stored dead letters by reason. ``up_to`` (UTC) leaves out later ones."""
+    """Return the number of stored dead letters by reason, of those created by ``up_to`` (UTC)."""
     return counted(session, up_to=up_to)[0]
 
 
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """Return the result of :func:`count`. Return also the time (UTC) of the newest of these dead
-    letters, or of the newest one for which there was no room, if that is later; else None."""
+    """Return the result of :func:`count`, and the time (UTC) of the newest of these dead letters.
+    If the last one for which there was no room is later (``up_to`` does not apply to it), return
+    its time instead; None if there is neither."""
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = _where(("created <= %s", up_to))
     rows = session.query(
@@ -223,8 +224,8 @@ def drop(
     up_to: datetime | None = None,
 ) -> int:
     """Delete the dead letters that :func:`pages` yields for these arguments; return their number.
-    Without ``refs``, also delete the counts of those without room. ValueError for a bad ref.
-    """
+    Without ``refs``, also delete from ``dead_group`` the counts of those without room that have
+    this reason and last grew by ``up_to``, each if given. ValueError for a bad ref."""
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
         dropped += rerun_transaction(session, partial(_drop_page, session, page))
@@ -245,10 +246,10 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Delete dead letters older than ``days`` (0: none), and old counts of those that had no room.
-    Return the number of deleted ones, and False if ``stop`` ended this early, otherwise True.
-    ``stop`` and ``rest`` are called between transactions; ``rest`` lets others work.
-    """
+    """Delete dead letters older than ``days`` (0 keeps all), then counts of those without room that
+    have not grown since, if no dead letters of the same reason and counter are left. Return the
+    number of deleted dead letters, and False if ``stop`` ended this early, otherwise True. ``stop``
+    and ``rest`` are called between transactions; ``rest`` lets others work."""
     seconds, deleted = round(days * 86_400), 0
     before = "UTC_TIMESTAMP(3) - INTERVAL %s SECOND"
     while seconds:
@@ -295,10 +296,9 @@ def pages(
     up_to: datetime | None = None,
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[Sequence[Key]]:
-    """Yield primary keys of dead letters in order, in pages of ``size``. With ``refs``, these are
-    the ones that ``refs`` name; otherwise all created by ``up_to`` (UTC), except reasons in
-    ``but``. With ``reason``, dead letters with other reasons are left out.
-    """
+    """Yield sorted primary keys of dead letters, in pages of ``size``. With ``refs``, these are the
+    ones that ``refs`` name; otherwise all created by ``up_to`` (UTC; None: at any time), except
+    reasons in ``but``. With ``reason``, dead letters with other reasons are left out."""
     if refs is not None:
         yield from parts(_named(session, refs, reason), size)
         return
@@ -387,7 +387,7 @@ def _text(text: str, length: int) -> str:
 
 
 def document(row: DeadRow) -> dict[str, object]:
-    """Return a dict for JSON. Bytes of the payload that are not UTF-8 become ``\\xNN``."""
+    """Return a dead letter as a dict for JSON. Payload bytes not in UTF-8 become ``\\xNN``."""
     return {
         "ref": row.ref,
         "reason": row.reason,

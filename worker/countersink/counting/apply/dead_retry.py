@@ -124,7 +124,8 @@ def _retry_page(
         left_out: rows that must not be counted, each with the reason.
 
     Returns:
-        The result, and the primary keys of the dead letters that stay or are new.
+        The result (with ``left_out`` 0), and the primary keys of the dead letters that stay or are
+        new, which :func:`retry` skips in later pages.
     """
     reason, but = reasons
     with session.transaction():

@@ -59,7 +59,7 @@ class Control:
         now: time of the server's clock in Unix ms.
         catalog_version: version of the catalog; it grows with every change of the catalog.
         strict: True if strict mode is on: rows of counters that were neither created nor counted
-            are refused.
+            before are refused.
         max_keys: maximum number of keys per day of a counter without its own cap; None for any
             number.
         defaults: the default settings of counters.
@@ -161,7 +161,7 @@ class Pruned:
     """The result of :func:`prune`.
 
     Attributes:
-        watermark: the new watermark in Unix ms.
+        watermark: the watermark in Unix ms, raised or as before.
         deleted: number of deleted guards.
         finished: False if ``stop`` ended the pruning early; the next run deletes the rest.
     """

@@ -97,7 +97,7 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
 
     Raises:
         RowsMissing: roll back, insert the missing rows, and run the transaction again.
-        StoreError: a query failed.
+        StoreError: a query failed, or (Conflict) a row of ``counter_keys`` was pruned meanwhile.
     """
     capped = Capped()
     days = _unknown(amounts, catalog)
@@ -128,7 +128,7 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
 
 
 def make_rows(session: Session, places: Iterable[Place]) -> None:
-    """Insert missing rows of ``counter_keys``, each by a commit: call outside a transaction."""
+    """Insert missing rows of ``counter_keys``, each in an own transaction; call outside of one."""
     for counter, day in sorted(places):
         session.execute(
             "INSERT IGNORE INTO counter_keys (counter, day) VALUES (%s, %s)", (counter, day)
@@ -246,7 +246,7 @@ def _missing_keys(
 ) -> tuple[list[str], bool]:
     """Return those of ``keys`` that do not exist, and whether the day is rolled up to its month. A
     key exists if the day has it, or if the day is rolled up and its month has it. (If the day has
-    all keys, the second value is False, too.) The catalog then remembers the keys that exist.
+    all keys, the second value is always False.) The catalog then remembers the keys that exist.
     """
     counter, day = place
     encoded = {key: key.encode().hex() for key in keys}
@@ -351,7 +351,7 @@ def overflown_lately(session: Session, counter: str | None = None) -> dict[tuple
 
 def overflown_by_counter(session: Session) -> dict[str, int]:
     """Return the amount of ``__overflow__`` since yesterday (in UTC) by counter, largest first. The
-    amounts of breakdowns are included.
+    amounts of breakdowns are added to that of their counter.
     """
     sums: Counter[str] = Counter()
     for (name, _), amount in overflown_lately(session).items():
@@ -365,7 +365,7 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Delete the rows of ``counter_keys`` for days that are rolled up to months.
+    """Delete the rows of ``counter_keys`` for days rolled up to months: these get no new keys.
 
     Each row is deleted in its own transaction. A transaction with several rows could deadlock with
     workers, which lock rows in another order.

@@ -40,9 +40,10 @@ class WatchedSample(Protocol):
     Attributes:
         life: a text that changes when the consumer group is created again.
         length: number of entries in the stream.
-        added: number of entries that were ever added to it.
-        entries: (stream id, entry id) of its oldest and of its newest entry.
-        gone: ids, as hex digits, of entries that were in the previous sample and are not in the
+        added: number of entries that were ever added to it; 0 before Redis 7.0.
+        entries: (stream id, entry id) of its oldest and of its newest entry; a stream with one
+            entry has one pair, an empty stream has none.
+        gone: entry ids, as hex digits, of ``entries`` of the previous sample that are not in the
             stream any more.
     """
 
@@ -68,7 +69,7 @@ class QueueLoss:
         entries: number of lost entries that a sample had seen; more may be lost. It is 0 if the
             number is unknown.
         waited: number of entries in the stream at the previous sample; all of them may be lost.
-        since: time in Unix ms after which the lost entries arrived.
+        since: time in Unix ms at or after which the lost entries arrived.
         noticed_at: time in Unix ms at which the loss was found; the lost entries arrived before it.
     """
 
@@ -88,8 +89,9 @@ class QueueLoss:
 
     @property
     def probable(self) -> bool:
-        """Whether entries waited that are, or may be, gone. If not, the stream was empty when last
-        seen, and nothing is known to be lost: Redis may only have been exchanged for another one.
+        """True if the previous sample had entries, which are or may be lost. False if the stream
+        was empty then: nothing is known to be lost, and Redis may only have been exchanged for
+        another one.
         """
         return bool(self.entries or self.waited)
 
@@ -101,8 +103,9 @@ def _iso(ms: int) -> str:
 def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
     """Take samples of the streams, and return the losses that were recorded now. If any process
     took samples within the last :data:`LOOK_EVERY_MS`, and no entry was missing in them, do
-    nothing, and return an empty list. If several processes call this at the same time, only one of
-    them records a loss.
+    nothing, and return an empty list. Workers call this each second, and the job ``alarms`` calls
+    it once per run. If several processes call this at the same time, only one of them records and
+    returns a loss.
 
     Args:
         session: at READ COMMITTED, outside a transaction, on the server that takes writes.
@@ -213,5 +216,5 @@ def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
 
 
 def total(session: Session) -> int:
-    """Return the number of entries that are known to be lost, of all time."""
+    """Return the number of entries that are known to be lost, over all recorded losses."""
     return sum(each.entries for each in _all(session)[1])

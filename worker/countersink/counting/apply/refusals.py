@@ -43,7 +43,7 @@ class RuleContext:
             are refused.
         counters: names of counters whose rows are refused, each with the reason.
         salts: by the salt's number, the period of each salt with which members (such as visitors)
-            were hashed.
+            were hashed; numbers that no salt has are missing.
         left_out: rows that an earlier attempt refused, each with the reason.
     """
 
@@ -58,9 +58,10 @@ class RefusalRule(NamedTuple):
     """A rule that refuses some rows.
 
     Attributes:
-        concerns: returns whether the rule can refuse rows of an entry. If not, the rule skips the
-            entry.
-        refusal: returns why a row is refused, or None if this rule allows it.
+        concerns: called with an entry; returns whether the rule can refuse rows of it. If not,
+            ``refusal`` is not called for them.
+        refusal: called with an entry and a row; returns why the row is refused, or None if this
+            rule allows it.
     """
 
     concerns: Callable[[RuleContext, Incoming], bool]
