@@ -106,7 +106,7 @@ def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
 
 def error_code(error: Exception) -> object:
     """Return the server's error number from a driver's exception: its attribute ``errno``, or else
-    its first argument; None if it has neither.
+    its first argument (no number, if the error is not the server's); None if it has neither.
     """
     code = getattr(error, "errno", None)
     return error.args[0] if code is None and error.args else code
@@ -121,7 +121,7 @@ def all_or_nothing(connection: AppConnection) -> Iterator[None]:
     savepoint, and is raised. So if the application catches the error and commits, none of the
     block's statements takes effect. The savepoint stays until the transaction ends, because
     releasing it would cost another round trip. Outside a transaction (autocommit is on) the block
-    is a transaction of its own.
+    is a transaction of its own: COMMIT at its end, ROLLBACK after an exception, which is raised.
     """
     inside = _in_transaction(connection)
     if inside is not False:
@@ -179,12 +179,16 @@ def signed(insert_id: int) -> int:
 
 
 def private_slot() -> str:
-    """Return SQL for the number of a slot that almost surely no other open connection has."""
+    """Return SQL for the number of a slot (of :data:`PRIVATE_SLOTS`, by the connection's id) that
+    almost surely no other open connection has.
+    """
     return f"{PRIVATE_SLOTS.start} + CONNECTION_ID() MOD {len(PRIVATE_SLOTS)}"
 
 
 def shared_slot(app_slots: int) -> str:
-    """Return SQL for the number of a shared slot: one of ``app_slots``, by the connection's id."""
+    """Return SQL for the number of a shared slot: one of the first ``app_slots`` numbers of
+    :data:`SHARED_SLOTS`, by the connection's id.
+    """
     return f"{SHARED_SLOTS.start} + CONNECTION_ID() MOD {app_slots:d}"
 
 

@@ -103,8 +103,8 @@ class SessionOptions(TypedDict, total=False):
             (:data:`LOCK_WAIT`).
         idle_seconds: seconds after which the server ends the session if it is idle
             (:data:`IDLE_SECONDS`).
-        to_read: True if the session will only read. Then any node of a Galera cluster may serve it
-            (False).
+        to_read: True if the session will only read (False). Then any working node of a Galera
+            cluster may serve it.
     """
 
     isolation: Isolation
@@ -118,7 +118,8 @@ def connect(
     where: Settings | str, *, database: bool = True, **options: Unpack[SessionOptions]
 ) -> Session:
     """Log in to the database server, set the session's variables, and return the session. If the
-    URL has several hosts, the session is on the first host that takes writes.
+    URL has several hosts, the session is on the first host that takes writes; with ``to_read`` on
+    Galera, on the first node that works. Hosts that were silent lately are asked last.
 
     Args:
         where: a URL (see :meth:`Settings.parse`), or the settings parsed from it.
@@ -132,8 +133,9 @@ def connect(
             old, its ``max_allowed_packet`` is too small, or its replication group has several
             primaries.
         OtherWriter: another Galera node takes the writes. (OtherWriter is a subclass of Refused.)
-        Unavailable: no server answers, the Galera node takes no writes, or none of several hosts
-            takes writes.
+        Unavailable: no server answers, the Galera node is in no state to take writes, or none of
+            several hosts takes writes. Whether a single host that is not of Galera takes writes is
+            not checked.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     if settings.off:
@@ -170,7 +172,7 @@ def interrupt(session: Session) -> None:
 
 def _probe(host: Settings) -> Session:
     """Return a session on a host, opened with short time limits, to find out whether the host takes
-    writes. If it takes none, the login raises Unavailable.
+    writes. If it takes none, the login raises Unavailable. :class:`hosts.Watch` calls this.
     """
     limit = hosts.PROBE_S
     return _log_in(host, database=False, read_timeout=limit, connect_timeout=limit, to_write=True)
@@ -198,16 +200,17 @@ def _log_in(
         settings: the host, and the login.
         database: True to select the URL's database.
         former: the error that names the writer of a Galera cluster, if no host of the URL could
-            reach the writer; else None.
+            reach the writer, so that this node may become the writer; else None.
         isolation, read_timeout, lock_wait, idle_seconds, to_read: as in :class:`SessionOptions`.
         to_write: True to accept the host only if it takes writes.
         connect_timeout: seconds for the connection, and for each reply during the login; None for
             :data:`CONNECT_TIMEOUT`.
 
     Raises:
-        Unavailable: the host does not answer, or takes no writes. Writes are checked only with
-            ``to_write``, and on a node of Galera.
-        OtherWriter: another node of the Galera cluster takes the writes.
+        Unavailable: the host does not answer, or takes no writes. The second is checked with
+            ``to_write``; on a node of Galera also with ``database`` or ``to_read``.
+        OtherWriter: another node of the Galera cluster takes the writes. This is checked with
+            ``database``, and without ``to_read``.
         StoreError: any other error of :func:`connect`.
     """
     # With to_write the database is selected later: a replica need not have it.
@@ -276,7 +279,7 @@ class _Connection(Connection):
 
 
 def _number(text: str) -> int | Decimal:
-    """Return the value of a DECIMAL: an int if its text has no decimals, else a Decimal."""
+    """Return the value of a DECIMAL: an int if its text has no decimal point, else a Decimal."""
     try:
         return int(text)
     except ValueError:

@@ -59,9 +59,9 @@ class StoreError(ExplainedError):
 
 
 class Unavailable(StoreError):
-    """The server is unavailable: the connection was refused or is lost, or the server takes no
-    writes. Connect again and run the transaction again. It is unknown whether the last statement
-    took effect.
+    """The server is unavailable: the connection was refused or is lost, the server has too many
+    connections, or it takes no writes. Connect again and run the transaction again. It is unknown
+    whether the last statement took effect.
     """
 
     advice = "check that the server runs and that COUNTERSINK_MYSQL_URL names it"

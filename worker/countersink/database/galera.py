@@ -73,15 +73,15 @@ LOGGER: Final = logging.getLogger("countersink.database")
 
 @dataclass(slots=True)
 class _Missed:
-    """A writer that this process could not use. All times are seconds on the monotonic clock.
+    """A writer that this process could not use, and that :func:`_require_change` replaces after a
+    while. All times are seconds on the monotonic clock.
 
     Attributes:
         address: the writer's address, or its UUID.
         since: time of the first failed use.
         last: time of the last failed use.
         quiet_since: time since which no other process has committed through the writer.
-        uses: sum of the column ``uses`` of ``writer_fence`` at ``quiet_since``.
-    """
+        uses: sum of the column ``uses`` of ``writer_fence`` at ``quiet_since``."""
 
     address: str
     since: float
@@ -103,8 +103,7 @@ class Node:
         address: the node's address for clients; empty if the cluster does not know it.
         members: the addresses of all nodes in this node's part of the cluster.
         trouble: the reason why the node takes no writes; empty if it takes writes.
-        cluster: UUID of the cluster.
-    """
+        cluster: UUID of the cluster."""
 
     name: str
     address: str
@@ -209,11 +208,11 @@ class GaleraSession(Session):
         return not self.closed
 
     def excludes(self, other: Session) -> bool:
-        """Return whether the node of another session was excluded from this node's cluster.
+        """Return whether the node of another session was excluded from this node's cluster; False
+        if that node is of another cluster.
 
         Raises:
-            Unavailable: this node itself has left the cluster, or is leaving it and does not reply.
-        """
+            Unavailable: this node itself takes no writes, or does not reply."""
         self.see_all_commits()
         for _ in range(2):  # the status is right after the second query: see _check_writer
             self.query("SELECT 1")
@@ -227,18 +226,18 @@ def admit(
     session: GaleraSession, database: bool, several: bool, former: OtherWriter | None
 ) -> GaleraSession:
     """Check a session that has just logged in, and return it. If there is an error, close the
-    session. If the session may write, its node is the writer from now on.
+    session. With ``database`` the session's node is the writer from now on, unless there are no
+    tables or the user may not write.
 
     Args:
         session: the session, outside a transaction.
         database: True if the session may write to countersink's database.
-        several: True if the URL has other hosts, or for a session that only reads: refuse a node in
-            trouble.
+        several: True if the URL has other hosts, or if the session only reads.
         former: the error that names the writer, if no host of the URL could reach it; else None.
 
     Raises:
-        Unavailable: the node takes no writes.
-        OtherWriter: another node is the writer."""
+        Unavailable: the node takes no writes, and ``database`` or ``several`` is True.
+        OtherWriter: another node is the writer, and ``database`` is True."""
     try:
         node = read_node(session)
         session.cluster, session.address = node.cluster, node.address
@@ -256,7 +255,7 @@ def _check_writer(
     session: GaleraSession, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
     """Make ``node`` the writer if the present writer must be replaced. Return the UUID that COMMIT
-    will check, for :attr:`GaleraSession.node`; empty if there are no tables. The arguments
+    will check, for :attr:`GaleraSession.node`: ``-`` or empty in the cases named there. Arguments
     ``several`` and ``former`` and the errors are those of :func:`admit`."""
     try:
         # A change of the writer on another node may not have arrived at this node yet.
@@ -290,18 +289,20 @@ def _check_writer(
 
 
 def _is_other(found: tuple[str, str] | None, node: Node) -> bool:
-    """Return whether the writer is another node. (A restart changes a UUID, but no address.)"""
+    """Return whether there is a writer (``found``: its UUID and address) and it is not ``node``. (A
+    restart changes a UUID, but no address.)"""
     return found is not None and found[0] != node.name and found[1] != (node.address or None)
 
 
 def _require_change(
     address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """Return the reason why the writer at ``address`` must be replaced by ``node`` now. ``uses`` is
-    as for :class:`OtherWriter`; see :func:`admit` for ``several`` and ``former``.
+    """Return the reason why the writer at ``address`` must be replaced by ``node`` now: the writer
+    has left the cluster, or could not be used for :data:`GRACE_S` or :data:`USED_GRACE_S`.
+    ``uses`` is as for :class:`OtherWriter`; see :func:`admit` for ``several`` and ``former``.
 
     Raises:
-        OtherWriter: the writer must not be replaced yet."""
+        OtherWriter: the writer must not be replaced, or not yet."""
     known = ":" in address
     # A writer whose address is unknown has certainly left where this node is the only member.
     if address not in node.members if known else len(node.members) == 1:
@@ -362,7 +363,7 @@ def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
 def set_writer(
     session: GaleraSession, node: Node, former: tuple[str, str] | None, why: str
 ) -> None:
-    """Make ``node`` the writer in place of ``former``.
+    """Make ``node`` the writer in place of ``former``. Do nothing if it is the writer already.
 
     Args:
         session: a session on ``node``, outside a transaction.
@@ -371,8 +372,7 @@ def set_writer(
         why: the reason for the change, for the log.
 
     Raises:
-        OtherWriter: a third node has become the writer meanwhile.
-    """
+        OtherWriter: a third node has become the writer meanwhile."""
     own = (node.name, node.address)
 
     def work() -> bool:

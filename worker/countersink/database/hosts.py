@@ -298,7 +298,7 @@ class Watch:
 
     def _is_excluded(self, session: Waiting, others: Sequence[Settings]) -> bool:
         """Return whether the Galera cluster has excluded the session's node. The first of the other
-        nodes that is in the cluster decides.
+        hosts that takes writes and answers decides; without such a host, return False.
         """
         found: list[bool] = []
         for host in others:
@@ -311,7 +311,8 @@ class Watch:
         self, host: Settings, ask: Callable[[Any], object] = lambda opened: None
     ) -> StoreError | None:
         """Log in to a host and call ``ask`` with the new session. Return the error of the login or
-        of ``ask``. Return None if there was no error; then the host takes writes.
+        of ``ask``. Return None if there was no error; then the host takes writes, as ``log_in``
+        checks this. A host whose login fails slowly is noted as silent.
         """
         began = time.monotonic()
         try:

@@ -59,8 +59,9 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
 
 
 def any_slot() -> int:
-    """Return the number of a random slot from 1 to 255, without a lease. Another worker may use the
-    slot: then both wait for each other, and counts stay exact.
+    """Return the number of a random slot from 1 to 255, without a lease, for a worker that got none
+    or for a retry of dead letters. Another process may use the slot: then both wait for each other,
+    and counts stay exact.
     """
     return random.choice(WORKER_SLOTS)
 
@@ -85,7 +86,7 @@ def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) 
 
 
 def release_worker_slot(session: Session, slot: int, holder: str) -> None:
-    """End the lease of a slot if ``holder`` has it."""
+    """End the lease of a slot if ``holder`` has it; else do nothing."""
     session.execute("DELETE FROM lease WHERE name = %s AND holder = %s", (_name(slot), holder))
 
 

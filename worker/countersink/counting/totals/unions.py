@@ -46,7 +46,9 @@ _KEYS_PER_QUERY: Final = 500
 
 
 def total(snapshot: Snapshot, selection: Selection) -> Visitors:
-    """Return the number of different members (visitors, say) of the selected keys."""
+    """Return the number of different members (visitors, say) of the selected keys in the selected
+    range; the number is 0 if there are none.
+    """
     found = _united(snapshot, selection, lambda view, sketch: None)
     return found[None].visitors() if found else Visitors()
 
@@ -54,9 +56,10 @@ def total(snapshot: Snapshot, selection: Selection) -> Visitors:
 def by_unit(
     snapshot: Snapshot, selection: Selection, unit: Unit, places: Sequence[Any]
 ) -> list[tuple[Any, Visitors]]:
-    """Return (place, number of different members, such as visitors) for each of ``places``. A place
-    is a day, week, hour, minute or month, given as in the rows of
-    :func:`countersink.counting.totals.series.series`.
+    """Return (place, number of different members, such as visitors) for each of ``places``, in
+    their order; the number is 0 for a place without members. A place is a day, week, hour, minute
+    or month, given as in the rows of :func:`countersink.counting.totals.series.series`, which the
+    caller has called for the same selection.
     """
     found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
@@ -94,16 +97,17 @@ def _united(
     unit: Unit | None = None,
     wanted: frozenset[G] | None = None,
 ) -> dict[G, SketchUnion]:
-    """Return the union of the selected sketches for each group. Once all unions together have more
-    than :data:`MOST_EXACT_IN_ANSWER` members, a union that gets further sketches becomes an
-    estimate.
+    """Return the union of the selected sketches for each group. Groups without sketches are left
+    out. Once all unions together have more than :data:`MOST_EXACT_IN_ANSWER` members, a union that
+    gets further sketches becomes an estimate.
 
     Args:
         snapshot: the snapshot to read.
-        selection: the sketches to select.
+        selection: counter, keys, range and time zone of the sketches.
         group: returns the group to which a sketch belongs.
-        unit: what a group is for, if it is a day, week, hour, minute or month.
-        wanted: the groups to return; None for all.
+        unit: the unit of the groups if they are days, weeks, hours, minutes or months, else None;
+            it decides whether :func:`_sketches` checks the range.
+        wanted: the only groups to return; None for all.
     """
     view = snapshot.selected(selection)
     salts = _Salts(snapshot.session, view.counter)
@@ -128,10 +132,10 @@ def _united(
 def _sketches(
     session: Session, selection: Selection, view: View, unit: Unit | None
 ) -> Iterator[StoredSketch]:
-    """Yield the selected sketches.
+    """Yield the selected sketches. ``view`` is the view of the selection.
 
-    If ``unit`` is None or a month, the range is checked here. For other units, the caller has
-    checked it by reading the series of totals.
+    If ``unit`` is None or a month, the start and the end of the range are checked here. For other
+    units, the caller of :func:`by_unit` has checked them by reading the series of totals.
 
     Raises:
         DamagedSketch: some sketches are missing; raised after the others were yielded.
@@ -159,7 +163,7 @@ def _sketches(
 
 def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
     """Return the day, week, hour, minute or month to which a sketch belongs: a date (of a week or
-    month, its first day), or the begin of the hour or minute as an aware time.
+    month, its first day), or the begin of the hour or minute as a time in UTC.
     """
     if unit in DATE_UNITS:
         return DATE_UNITS[unit].first(view.day(sketch.label))
@@ -172,7 +176,7 @@ class _Salts:
     """Checks that the members (such as visitors) of each group were hashed with one salt.
 
     Raises:
-        NotUnique: the counter does not count different members.
+        NotUnique: the counter does not count different members; raised by the constructor.
     """
 
     def __init__(self, session: Session, counter: str) -> None:
@@ -191,7 +195,8 @@ class _Salts:
         self._of_labels: dict[int, tuple[int, int]] = {}
 
     def note(self, group: object, view: View, sketch: StoredSketch) -> None:
-        """Check that a sketch has the same salt as the earlier sketches of its group.
+        """Check that a sketch has the same salt as the earlier sketches of its group. The salts of
+        a sketch are those whose periods overlap its bucket.
 
         Raises:
             NotUnique: the sketch has another salt than its group, or may have several salts.

@@ -56,7 +56,7 @@ class LabelRange:
         until: label of the bucket before which the range ends, also without that number; None if it
             has no end.
         width: the width of the buckets.
-        mixed: whether the counter may have buckets of other widths in between.
+        mixed: whether the counter may have buckets of other widths, too: SQL then names the width.
     """
 
     first: int | None
@@ -78,8 +78,8 @@ class LabelRange:
 
     @property
     def only(self) -> int | None:
-        """The label of the range's only bucket, without the number of its width; None if several
-        buckets are possible.
+        """The label of the range's only bucket, without the number of its width; None if the range
+        is empty or may have several buckets.
         """
         if self.first is None or self.until is None:
             return None
@@ -97,8 +97,8 @@ class Cut:
     Attributes:
         width: the width of the bucket.
         instant: the instant in Unix seconds.
-        day: the date to which, or from which, the local date changes at the instant; None if the
-            question names a time.
+        day: the date that begins at the instant, or that ends there because clocks go back to the
+            date before; None if the question names a time.
     """
 
     width: Width
@@ -110,7 +110,7 @@ class Rows(Protocol):
     """The data that a view reads: rows of any counter, all in one snapshot."""
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
-        """See :meth:`countersink.counting.totals.snapshot.Snapshot.row_in`."""
+        """Return the bucket's label of a row that meets SQL conditions; None without such a row."""
 
     def pending_labels(self, counter: str) -> Collection[int]:
         """Return the labels of those buckets of a counter that have pending amounts."""
@@ -120,7 +120,7 @@ class View:
     """The buckets of one counter, seen as days, months and hours of a time zone.
 
     Args:
-        rows: the rows of the snapshot.
+        rows: the stored rows and pending amounts of the snapshot.
         scheme: the counter's scheme, with the counter's name for messages.
         time_zone: the time zone of days, months and hours; None for the counter's own.
 
@@ -185,8 +185,8 @@ class View:
     def ranges(self, start: date | None, end: date | None) -> Ranges:
         """Return the buckets that begin on the days from ``start`` to ``end``, both included, or at
         times from ``start`` to before ``end``. If neither is given, return None, which stands for
-        all buckets. Call :meth:`require_range` first: it raises an error if an edge of the range is
-        within a bucket.
+        all buckets; one None leaves that side open. Call :meth:`require_range` first: it raises an
+        error if an edge of the range is within a bucket.
         """
         if start is None and end is None:
             return None
@@ -198,9 +198,8 @@ class View:
         return tuple(each for each in found if not each.empty)
 
     def _end(self, possible: LabelRange) -> int | None:
-        """Return the end of a range of possible buckets, as the label before which they lie; None
-        if it has no end. For a former resolution this is None, because applications still count by
-        it for a while.
+        """Return ``possible.until``, or None (no end) for the width of a former resolution, because
+        applications still count by it for a while.
         """
         return None if possible.width in dict(self.scheme.counted) else possible.until
 
@@ -218,8 +217,8 @@ class View:
         ]
 
     def holds(self, widths: Iterable[Width], begin: int | None, stop: int | None) -> bool:
-        """Return whether there are rows in buckets of these widths that overlap the span from
-        ``begin`` to before ``stop`` (Unix seconds). None means that this side has no limit.
+        """Return whether buckets of these widths have stored rows (of any key) and overlap the span
+        from ``begin`` to before ``stop`` (Unix seconds). None means that this side has no limit.
         """
         found = []
         for each in self.possible():
@@ -249,7 +248,7 @@ class View:
 
         The first day may begin within a bucket: the start of a range was checked before, and a
         series without one begins with the first day that has counts. If clocks go back so that this
-        day begins twice, only its second begin is checked.
+        day begins twice, the instants after its first begin are checked.
 
         Raises:
             InexactZone, RolledUp: as for :meth:`require_days`.
@@ -277,7 +276,7 @@ class View:
         return day - buckets.ONE_DAY if back else day
 
     def final_day(self, end: date) -> date:
-        """Return the latest date of events in a range that ends with ``end``."""
+        """Return the latest date of events in a range to the day or before the time ``end``."""
         if not isinstance(end, datetime):
             return end
         instant = buckets.unix(end)
@@ -292,16 +291,16 @@ class View:
         return day if buckets.day_begins(self.zone, day) >= instant else day + buckets.ONE_DAY
 
     def instants(self, edge: date) -> tuple[int, ...]:
-        """Return the Unix seconds of a time, or those at which a day begins. (It may begin
-        repeatedly.)
+        """Return the Unix seconds of a time, or those at which a day begins. (If clocks go back
+        over midnight, a day begins twice; the instant at which they go back is also returned.)
         """
         return buckets.edges(self.zone, edge)
 
     def certain(self, width: Width, instant: int) -> bool:
-        """Return whether all events from an instant (Unix seconds) on are counted in buckets of
-        this width, and so are all other events in the bucket of the instant. This is so if the
-        width is the resolution, and all finer buckets end before that bucket. Roll-ups do not
-        matter: an instant within a bucket is also within the wider bucket that it becomes.
+        """Return whether all events from an instant (Unix seconds) on, and all others in the bucket
+        of the instant, are counted in buckets of this width. Then a cut there is an error, even
+        without rows. This is so if the width is the resolution, and all finer buckets end before
+        that bucket. Roll-ups do not matter: the instant is also within the wider bucket.
         """
         if width != self.scheme.resolution:
             return False
@@ -310,7 +309,7 @@ class View:
         return all(end is not None and end <= begins for end in ends)
 
     def may_hold(self, label: int) -> bool:
-        """Return whether the bucket with this label can have rows."""
+        """Return whether the bucket with this label can have rows, by the counter's scheme."""
         until = self.scheme.until(self.width(label))
         return until is None or self.scheme.starts_at(label) < until
 
@@ -326,8 +325,8 @@ class View:
         return f"is rolled up, before {moment_text(until)}, to each {width}"
 
     def advice(self, width: Width, zone: str) -> str:
-        """Return advice for an error message: buckets of this width do not add up to days of
-        ``zone``.
+        """Return advice for the error message that buckets of this width do not add up to days,
+        hours or minutes of ``zone``.
         """
         until, own_zone = self.scheme.until(width), self.scheme.time_zone
         if until is not None:
@@ -348,8 +347,8 @@ class View:
     def _labels(
         self, width: Width, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
-        """Return the ranges of labels whose buckets begin in a range of days or times. Each is
-        (first label, label before which it ends).
+        """Return (first label, label before which they end), without the number of the width, of
+        the buckets that begin in a range of days or times; several where clocks repeat a day.
         """
         if self.plain(width) and not isinstance(start, datetime) and not isinstance(end, datetime):
             return [(_label_from(width, start), _label_from(width, buckets.following(end)))]
@@ -379,8 +378,8 @@ class View:
         return self.scheme.label_in(width, minute) - NUMBER[width]
 
     def _cuts_of_days(self, days: Iterable[date], change: int = 0) -> Iterator[Cut]:
-        """Yield a cut for each instant within a bucket at which the date changes to or from one of
-        ``days``. Of each day's instants, the first ``change`` ones are skipped.
+        """Yield a cut for each instant within a bucket at which one of ``days`` begins, or at which
+        clocks go back from it to the day before. The first ``change`` of each day are skipped.
         """
         wanted = tuple(days)
         for width in self.widths:
@@ -433,9 +432,9 @@ class View:
         return buckets.date_changes(self.scheme.known_zone(), last + buckets.ONE_DAY)[-1]
 
     def _refuse(self, cuts: Iterable[Cut]) -> None:
-        """Raise an error for a cut if its bucket exists: if the bucket is certain to exist, or has
-        rows or pending amounts. (A cut is an instant within a bucket, at which a day or time of the
-        question begins.)
+        """Raise InexactZone, or RolledUp for a month, for a cut whose bucket is :meth:`certain`, or
+        has rows or pending amounts. (A cut is an instant within a bucket, at which a day or time of
+        the question begins.)
         """
         possible: dict[int, Cut] = {}
         for cut in cuts:
@@ -468,7 +467,7 @@ class View:
         )
 
     def _time_advice(self, cut: Cut) -> str:
-        """Return advice for messages about a range that begins or ends with a time."""
+        """Return further advice for the error message about a time that is within a bucket."""
         until = self.scheme.until(cut.width)
         if until is not None:
             return f", or from {moment_text(until)} on"
@@ -506,7 +505,7 @@ def _label_from(width: Width, day: date | None) -> int | None:
 
 
 def _next(width: Width, label: int) -> int:
-    """Return the label of the next bucket of this width."""
+    """Return the label of the bucket after ``label``, both without the number of the width."""
     if width == "month":
         first = datetime_of(label).date()
         return label + ((month_ends(first) - first).days + 1) * 86_400
@@ -514,7 +513,7 @@ def _next(width: Width, label: int) -> int:
 
 
 def intersected(left: Ranges, right: Ranges) -> Ranges:
-    """Return the buckets that are in both ``left`` and ``right``."""
+    """Return the buckets that are in both ``left`` and ``right``; empty if there are none."""
     if left is None or right is None:
         return right if left is None else left
     both = (
@@ -531,8 +530,9 @@ def intersected(left: Ranges, right: Ranges) -> Ranges:
 
 
 def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
-    """Return SQL conditions for the buckets in some ranges, beginning with AND (empty for all
-    buckets), and their values. No column is in an expression, so that an index can be used.
+    """Return SQL conditions for the buckets in some ranges, beginning with AND (an empty text for
+    all buckets, :data:`NOTHING` for no range), and their values. No column is in an expression, so
+    that an index can be used.
     """
     if ranges is None:
         return "", ()

@@ -72,9 +72,9 @@ class Visitors:
 
 
 class SketchUnion:
-    """The union of sketches and of hashes of members, such as visitors. It is exact as long as all
-    its sketches are exact and it has at most ``most`` members. Otherwise, or once :meth:`estimate`
-    was called, it is an estimate.
+    """The union of sketches and of hashes of members, such as visitors. The union is exact as long
+    as all its sketches are exact and it has at most ``most`` members. Otherwise, or once
+    :meth:`estimate` was called, it is an estimate, and stays one.
     """
 
     def __init__(self, most: int = MOST_UNITED) -> None:
@@ -133,7 +133,7 @@ class SketchUnion:
 
     def sketch(self) -> bytes:
         """Return the union as the bytes of a sketch. A union of more than :data:`MOST_EXACT`
-        members becomes an estimate.
+        members is turned into an estimate before.
 
         Raises:
             NoSketches: the library datasketches is needed, and not installed.
@@ -157,7 +157,9 @@ class SketchUnion:
         return Visitors(round(result.get_estimate()), True, floor(low), ceil(high))
 
     def _result(self) -> "hll_sketch":
-        """Return the union as an HLL whose estimate does not depend on the order of members."""
+        """Turn the union into an estimate. Return it as an HLL whose estimate does not depend on
+        the order of members.
+        """
         hll = _module()
         # The array of a small HLL depends on the order of members until it is merged with itself.
         found = self.estimate().get_result(hll.HLL_8)
@@ -208,10 +210,10 @@ _NUMBERS_PER_QUERY: Final = 500
 
 
 def check_salt_days(days: int) -> int:
-    """Return ``days`` if a salt can last for this number of days.
+    """Return ``days`` if a salt can last for this number of days (0: for ever).
 
     Raises:
-        ValueError: it is not a number from 0 to :data:`MOST_SALT_DAYS`.
+        ValueError: ``days`` is not an int from 0 to :data:`MOST_SALT_DAYS`.
     """
     if type(days) is not int or not 0 <= days <= MOST_SALT_DAYS:
         raise ValueError(
@@ -222,9 +224,10 @@ def check_salt_days(days: int) -> int:
 
 
 def set_days(session: Session, counter: str, days: int, minute: int) -> None:
-    """Set for how many days each new salt of a counter lasts, and create the missing salts. The
-    counter has a row in ``counter``. If ``days`` is not 0, a salt without end is given an end: the
-    first midnight that is after its beginning and at least ten minutes ahead.
+    """Set for how many days each new salt of a counter lasts, and create the missing salts: up to
+    the end of tomorrow, or one without end if ``days`` is 0. The counter has a row in ``counter``.
+    If ``days`` is not 0, a salt without end is given an end: the first midnight that is after its
+    beginning and at least ten minutes ahead.
 
     Args:
         session: in a transaction during which nobody counts.
@@ -250,9 +253,10 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def keep(session: Session) -> dict[str, list[Salt]]:
-    """Create missing salts up to the end of tomorrow, and delete salts that are not needed any more
-    (their periods stay). Return all salts that are not deleted, by counter. The caller publishes
-    them to producers.
+    """Create salts up to the end of tomorrow for the counters whose last salt ends within 24 hours,
+    or that need a first salt. Delete the salts that ended, and were made, more than
+    :data:`KEPT_MINUTES` minutes ago (their periods stay). Return all salts that are not deleted, by
+    counter. Each worker calls this every few seconds, and publishes the salts to producers.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -290,7 +294,9 @@ def kept(session: Session) -> dict[str, list[Salt]]:
 
 
 def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
-    """Return the periods of all salts of a counter, past and future ones, the earliest first."""
+    """Return the periods of all salts of a counter, past and future ones, the earliest first; also
+    those of deleted salts.
+    """
     return [
         SaltPeriod(*period)
         for period in session.query(
@@ -321,8 +327,9 @@ def known_periods(
 
 
 def _make_locked(session: Session, counter: str) -> None:
-    """Create the missing salts of a counter, in a transaction that locks its salts. If this machine
-    does not know the counter's time zone, none are created.
+    """Create the missing salts of a counter, in a transaction that locks its salts. Nothing is
+    created if this machine does not know the counter's time zone, or if the counter does not count
+    different members any more.
     """
     with session.transaction():
         control = read_control(session)  # its lock keeps the counter's settings unchanged
@@ -340,7 +347,9 @@ def _make_locked(session: Session, counter: str) -> None:
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
     """Create the missing salts of a counter: up to the end of tomorrow, or a single one for ever if
-    ``days`` is 0. The caller has locked the counter's salts, or nobody else counts.
+    ``days`` is 0. The first new salt begins when the last one ends; if the last one has no end,
+    nothing is created. ``minute`` is the current time in Unix minutes. The caller has locked the
+    counter's salts, or nobody else counts.
     """
     zone = load_scheme(session, counter).known_zone()
     today = buckets.date_at(zone, minute * 60)

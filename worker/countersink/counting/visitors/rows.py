@@ -85,8 +85,8 @@ def move(
         session: at REPEATABLE READ. The transaction has locked the source and the target rows of
             ``counter_slot`` before it read anything without a lock.
         counter: the counter's name.
-        where: SQL condition for the source rows. It is used for ``visitor_slot`` and for
-            ``counter_slot``.
+        where: SQL condition for the rows of the source buckets, in columns that ``visitor_slot``
+            has. Of these rows, those with slots from ``lowest_slot`` on are the source rows.
         args: the values of the condition.
         sketches: the number of source rows that have a sketch, by (label of their bucket before the
             move, key). If fewer sketches are found, one is missing.
@@ -95,8 +95,8 @@ def move(
 
     Raises:
         DamagedSketch, NoSketches: a sketch cannot be read, or is missing; roll back.
-        Conflict: another transaction holds a row.
-        StoreError: a statement failed.
+        Conflict: another transaction holds a row; roll back.
+        StoreError: a statement failed; roll back.
     """
     slots = f" AND slot >= {lowest_slot:d}" if lowest_slot else ""
     # A query without result would lock a gap.
@@ -146,7 +146,7 @@ def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, in
 
 def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
     """Delete the sketches of a key's rows. The caller has locked these rows before it read anything
-    without a lock. ``where`` is a condition for a range of the index ``by_key``.
+    without a lock. ``where`` is the SQL condition for the rows, a range of the index ``by_key``.
     """
     rows = "visitor_slot FORCE INDEX (by_key)"
     if session.query(f"SELECT 1 FROM {rows} WHERE {where} LIMIT 1", args):
@@ -155,7 +155,7 @@ def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
 
 def sketched(session: Session) -> list[str]:
     """Return the sorted names of the counters and breakdowns that have sketches, or that count
-    different members.
+    different members: those whose sketches ``verify`` checks by :func:`faults`.
     """
     found = session.query(
         "SELECT DISTINCT counter FROM visitor_slot"
@@ -209,12 +209,13 @@ def number(session: Session, counter: str, where: str, args: Sequence[object], b
 def stored(
     session: Session, counter: str, where: str, args: Sequence[object], by: str
 ) -> Iterator["StoredSketch"]:
-    """Yield a counter's sketches as the server sends them.
+    """Yield a counter's sketches one by one, in no promised order, before their checksums are
+    verified (see :meth:`StoredSketch.add_to`). The session can run no other query meanwhile.
 
     Args:
         session: in a snapshot.
         counter: the counter's name.
-        where: further SQL conditions, beginning with AND.
+        where: further SQL conditions, beginning with AND; an empty text for all sketches.
         args: the values of the conditions.
         by: names of the indexes that the server may use.
     """
@@ -226,8 +227,8 @@ def stored(
 
 
 class StoredSketch(NamedTuple):
-    """A sketch as it was read from the table. ``label`` is the label of its bucket. The attributes
-    after ``counter`` are in the order of :data:`_COLUMNS`.
+    """A sketch as it was read from ``visitor_slot``, its checksum not verified yet. ``label`` is
+    the label of its bucket. The attributes after ``counter`` are in the order of :data:`_COLUMNS`.
     """
 
     counter: str
@@ -238,7 +239,7 @@ class StoredSketch(NamedTuple):
     checksum: int
 
     def add_to(self, union: SketchUnion) -> None:
-        """Add the members of this sketch to a union.
+        """Verify the checksum of this sketch, and add its members to a union.
 
         Raises:
             DamagedSketch: the sketch is damaged; the message names counter, bucket and key.
@@ -307,8 +308,9 @@ def _write(
 
 
 def _mark_sketched(session: Session, slot: int, places: Sequence[_RowPlace]) -> set[bytes]:
-    """Set the column ``sketched`` of rows that have no row in ``visitor_slot``. Return the keys of
-    rows in which the column was set before: these rows had a sketch, and it is missing.
+    """Set the column ``sketched`` of rows of ``counter_slot`` (all in one bucket) that have no row
+    in ``visitor_slot``. Return the keys of rows in which the column was set before: these rows had
+    a sketch, and it is missing.
     """
     if not places:
         return set()
@@ -323,7 +325,9 @@ def _mark_sketched(session: Session, slot: int, places: Sequence[_RowPlace]) -> 
 
 
 def _place(slot: int, places: Sequence[_RowPlace]) -> tuple[str, list[object]]:
-    """Return an SQL condition for rows of one bucket in one slot, and its values."""
+    """Return an SQL condition for rows of one bucket in one slot, and the condition's values.
+    ``places``: the rows, at least one.
+    """
     counter, bucket, _ = places[0]
     where = f"counter_key IN ({marks(places)}) AND width = {width_number(bucket):d}"
     args = [counter, label_time(bucket), *(key for _, _, key in places)]
