@@ -37,7 +37,8 @@ class RefusedMembers(StoreError):
     these rows.
 
     Attributes:
-        refused: the refused rows or cells, each with the reason.
+        refused: the refused rows, each with the reason. If a function that writes cells raises the
+            error, it has the refused cells instead.
     """
 
     def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:
@@ -83,7 +84,8 @@ class RolledUp(StoreError, ValueError):
     buckets.
 
     Attributes:
-        rolled_up_to: the first day from which on nothing that was asked for is rolled up.
+        rolled_up_to: the first day from which on nothing that was asked for is rolled up. A
+            range that begins on this day can be answered.
     """
 
     def __init__(self, message: str, *, rolled_up_to: date) -> None:
@@ -92,8 +94,8 @@ class RolledUp(StoreError, ValueError):
 
 
 class InexactZone(StoreError, ValueError):
-    """The counter's buckets do not add up to the range, or to the days, weeks, hours, minutes or
-    months, that were asked for.
+    """The range, or a day, week, hour, minute or month of a series, begins or ends within a bucket,
+    so the counter's buckets do not add up to what was asked for.
     """
 
 
@@ -123,7 +125,7 @@ class SeriesTooLong(ValueError):
     """A series has more days, weeks, hours, minutes or months than are allowed.
 
     Attributes:
-        whole_days: a range of so many days is short enough, wherever it begins.
+        whole_days: number of days of a range that is surely short enough, wherever it begins.
         fits_from, fits_to: first and last day of the part of the range that a caller may show
             instead. It has ``whole_days`` days at most, and the most days with counts; if several
             such parts have equally many, it is the latest. Its first and its last day have counts.
@@ -146,7 +148,7 @@ class SeriesTooLong(ValueError):
 
         Args:
             counted: all days with counts, in any order. If there are none, ``fits_from`` and
-                ``fits_to`` are None.
+                ``fits_to`` of the copy are None.
         """
         days = sorted(counted)
         first, best = 0, (0, -1)
@@ -160,7 +162,8 @@ class SeriesTooLong(ValueError):
 
 
 class RowsMissing(Exception):
-    """Rows of ``counter_keys`` are missing: roll back, insert them, and run the transaction again.
+    """Rows of ``counter_keys``, which a counter with a cap on its keys needs, are missing: roll
+    back, insert them, and run the transaction again.
 
     Attributes:
         places: (counter, day) of each missing row; the day is in the counter's time zone.

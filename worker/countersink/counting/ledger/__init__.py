@@ -1,12 +1,12 @@
 """The ledger (``counter_ledger``): sums and checksums of everything that was applied to counters.
 This module makes postings and their checksums, in Python and in SQL, and merges the many rows of
-applications into one. ``Difference`` is a problem found by comparing the tables with the ledger;
-see ``balance.py``.
+applications' connections into one for each counter. ``Difference`` is a problem found by comparing
+the tables with the ledger; see ``balance.py``.
 
 A *posting* is two numbers: the sum of the amounts of some rows, and a checksum of these rows. Every
-transaction that adds, deletes or moves rows adds a posting to the ledger (triggers of tracked
-tables post nothing). So in any snapshot, the posting of all rows of any other counter equals the
-sum of its rows in the ledger.
+transaction that adds, deletes or moves rows of a counter adds a posting to the ledger. (Triggers of
+tracked tables post nothing.) So in any snapshot, the posting of all rows of a counter that belongs
+to no tracked table equals the sum of the counter's rows in the ledger.
 
 Checksums can be added up, in Python and in SQL. The checksum of rows is the sum of ``amount * key
 weight * bucket weight``, modulo a prime. A weight is the square of a CRC-32, plus one. Servers and
@@ -54,16 +54,17 @@ class Difference:
         problem: ``sum``: tables and ledger differ. ``checksum``: their sums agree, but keys,
             buckets or amounts were exchanged. ``no_ledger``: there are rows, but nothing in the
             ledger. ``backfill``: the records of its backfills do not agree with the ledger, or do
-            not cover all that was read of their sources. ``breakdown``: a breakdown's sum of some
-            days differs from the counter's. ``sketch``: sketches are damaged, missing, or have no
-            row.
+            not cover all that was read of their sources. ``breakdown``: on some days, a breakdown's
+            sum differs from that of the counter's key ``""`` (all events with dimensions).
+            ``sketch``: sketches are damaged, missing, or have no row.
         in_tables: sum of the counter's rows. For ``backfill`` it is the sum of the records of its
-            backfills, for ``breakdown`` the breakdown's sum of those days, for ``sketch`` the
-            number of wrong sketches.
-        in_ledger: sum of the ledger. For ``backfill`` it is the ledger's sum of slots 512 to 1023,
-            for ``breakdown`` the counter's sum of those days. For ``sketch`` it is 0.
+            backfills, for ``breakdown`` the breakdown's sum of the days that differ, for ``sketch``
+            the number of wrong sketches.
+        in_ledger: the counter's sum in the ledger. For ``backfill`` it is the ledger's sum of slots
+            512 to 1023, for ``breakdown`` the sum of key ``""`` on the days that differ. For
+            ``sketch`` it is 0.
         detail: a sentence for people.
-        day: day of the wrong bucket, if it is known.
+        day: for ``breakdown`` and ``sketch``, day of the first fault; otherwise None.
     """
 
     counter: str
@@ -142,7 +143,7 @@ class Posting:
 
 
 class BucketSums:
-    """Sums of rows by counter and bucket, from which postings are made."""
+    """Collects sums of rows by counter and bucket, and makes postings of them."""
 
     def __init__(self) -> None:
         self._sums: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -155,11 +156,11 @@ class BucketSums:
         sums[1] += key_sum
 
     def add_row(self, counter: str, label: int, key: bytes, amount: int) -> None:
-        """Add one row."""
+        """Add one row: its amount, and the amount times the weight of its key."""
         self.add(counter, label, amount, amount * key_weight(key))
 
     def postings(self) -> dict[str, Posting]:
-        """Return one posting for each counter, even if its sums are 0."""
+        """Return one posting for each counter that was added, even if its sums are 0."""
         found: dict[str, Posting] = {}
         for (counter, label), (amount, key_sum) in self._sums.items():
             posting = Posting.of(label, amount, key_sum)
@@ -186,7 +187,8 @@ def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -
 
 
 def post_in(connection: AppConnection, database: str, counter: str, posting: Posting) -> None:
-    """Add a posting to the ledger in a transaction of the application.
+    """Add a posting to the ledger in a transaction of the application: to the row of the
+    connection's own slot. The row is inserted if it is missing.
 
     Args:
         connection: the application's connection, in a transaction.
@@ -217,7 +219,8 @@ def mergeable(session: Session) -> list[str]:
 def merge(session: Session, counter: str, after: int) -> int | None:
     """Add ledger rows of applications' connections to the row of slot 0, and delete them, for one
     counter. A call takes the next :data:`ROWS_PER_MERGE` rows, at most, that were not changed for
-    an hour. Rows that others have locked are skipped.
+    an hour, in one transaction. Rows that others have locked are skipped. Call it again until it
+    returns None.
 
     Args:
         session: outside a transaction.
@@ -226,7 +229,8 @@ def merge(session: Session, counter: str, after: int) -> int | None:
             applications' connections.
 
     Returns:
-        The last slot whose row was merged; None if no rows are left that others have not locked.
+        The last slot whose row was merged; None if no row was left to merge (rows that others
+            have locked may be left).
     """
     # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -252,14 +256,15 @@ def merge(session: Session, counter: str, after: int) -> int | None:
 
 
 def key_weight(key: bytes) -> int:
-    """Return the number by which checksums multiply the amounts of a key."""
+    """Return the key weight: the number by which checksums multiply the amounts of a key."""
     crc = crc32(key)
     return crc * crc + 1
 
 
 @lru_cache(maxsize=65_536)
 def bucket_weight(label: int) -> int:
-    """Return the number by which checksums multiply the amounts of a bucket, given its label.
+    """Return the bucket weight: the number by which checksums multiply the amounts of a bucket.
+    ``label`` is the bucket's label.
 
     Raises:
         OverflowError: the bucket is after the year 9999.

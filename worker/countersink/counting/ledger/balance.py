@@ -31,8 +31,8 @@ _CHECKSUMS: Final = {"counter_slot": CHECKSUM, "counter_ledger": "SUM(checksum)"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: the number and the sum of a counter's rows, either in
-    ``counter_slot`` or in the ledger.
+    """One side of a comparison: the number of a counter's rows, and their posting (``sum``), either
+    in ``counter_slot`` or in the ledger.
     """
 
     rows: int = 0
@@ -41,7 +41,7 @@ class Side:
 
 def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
     """Return an SQL condition, and its values, for the counters whose names come after ``after``
-    and up to ``last``, included. None means that this side has no limit.
+    and up to ``last``, included. None for ``after`` or ``last`` means no limit on this side.
     """
     where, values = "TRUE", list[object]()
     for comparison, name in ((">", after), ("<=", last)):
@@ -54,7 +54,8 @@ def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
 def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
     """Return the last name in the next part of the counters. Counters are compared part by part, in
     the order of names. A part ends with the counter that brings it to ``rows`` rows, in
-    ``counter_slot`` or in the ledger. Return None if the part has all counters that are left.
+    ``counter_slot`` or in the ledger, whichever is first. Return None if the part has all counters
+    that are left.
 
     Args:
         session: in a transaction or not.
@@ -76,8 +77,9 @@ def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
 
 
 def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tuple[Side, Side]]:
-    """Return two sides for each counter, by name: first the number and the sum of its rows in
-    ``counter_slot``, then those of its rows in the ledger. Counters without any rows are left out.
+    """Return two sides for each counter, by name: first that of its rows in ``counter_slot``, then
+    that of its rows in the ledger. A side without rows has zeros. Counters without any rows, in
+    both tables, are left out.
 
     Args:
         session: in a snapshot.
@@ -109,8 +111,9 @@ breakdown's name."""
 
 
 def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
-    """Yield amounts that a chunk of a backfill has added: those in one row of ``backfill_journal``,
-    whose compressed bytes are ``piece``. (A chunk may have several rows there.)
+    """Yield amounts that a chunk of a backfill has added, so that an undo can subtract them: those
+    in one row of ``backfill_journal``, whose compressed bytes are ``piece``. (A chunk may have
+    several rows there.)
 
     Raises:
         ValueError, TypeError, zlib.error, RecursionError: the bytes are damaged.
@@ -178,8 +181,9 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
 
 
 def _broken_sources(session: Session, names: Sequence[str]) -> dict[str, list[int]]:
-    """Return, by counter, the ids of sources whose chunks have gaps, or end before or after the
-    point up to which the source was read.
+    """Return, by counter, the ids of sources whose chunks have gaps or overlap, or end before or
+    after the point up to which the source was read. ``names`` are the counters to look at; those
+    without such sources are left out.
     """
     found: dict[str, list[int]] = {}
     for name, source in session.query(

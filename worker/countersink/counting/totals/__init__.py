@@ -27,9 +27,10 @@ from countersink.database.sessions import Pool
 class DayRange(TypedDict, total=False):
     """The range of a question; by default all times.
 
-    ``start`` and ``end`` are days, both included, or times (aware ``datetime``), of which ``end``
-    is excluded. Or ``last`` is the length of a window that ends now: ``"24h"``, ``"90m"``, ``"7d"``
-    or a ``timedelta``. Days are those of ``time_zone``, by default of the counter's own zone.
+    ``start`` and ``end`` are each a day, which is included, or a time (aware ``datetime``, a whole
+    minute). A time as ``end`` is excluded. None means that this side has no limit. Or, in place of
+    both, ``last`` is the length of a window that ends now: ``"24h"``, ``"90m"``, ``"7d"`` or a
+    ``timedelta``. Days are those of ``time_zone``, by default of the counter's own zone.
     """
 
     start: date | None
@@ -39,9 +40,12 @@ class DayRange(TypedDict, total=False):
 
 
 class TotalsQuestion(DayRange, total=False):
-    """The scope of a question: events in a range that have the key ``key``, one of ``keys``, a key
-    that matches ``match``, or the values of dimensions in ``where``. By default these are all
-    events. Give only one of ``key`` and ``keys``.
+    """The scope of a question: the range, and either keys or ``where``. By default these are all
+    events of the counter.
+
+    Keys are ``key``, or those in ``keys`` (an empty list: none), or those that match ``match``.
+    Give only one of ``key`` and ``keys``; with ``match``, they are added to its ``keys``.
+    ``where`` has values of dimensions that events must have; it excludes the other three.
     """
 
     key: str | None
@@ -70,18 +74,18 @@ def selection_of(counter: str | None, **asked: Unpack[TotalsQuestion]) -> Select
 
 
 class Totals:
-    """Totals of counters. Threads and forked processes may share an object.
+    """Totals of counters, read from MySQL. Threads and forked processes may share an object.
 
-    A range is given by days, both included, and is by default all times. Or it is given by aware
-    datetimes, ``start`` (included) and ``end`` (excluded); or by ``last="24h"`` (``"90m"``,
-    ``"7d"``), the window that ends now: see :mod:`countersink.counting.totals.query`.
+    ``pool`` has the sessions; each method reads in one snapshot of one session. A range is as in
+    :class:`DayRange`, by default all times. For the window that ends now (``last="24h"``) see
+    :mod:`countersink.counting.totals.query`.
 
     Days are those of the counter's time zone (by default UTC) or, with ``time_zone``, of any IANA
     zone. Totals are exact. If the counter's buckets do not add up to the days or times asked for,
-    InexactZone is raised; its message says which resolution would do. Quarters add up to the days
-    of every zone (from 1980 on). Hours add up to the days of zones that are whole hours from UTC;
-    so a counter whose own zone is not has no totals of its own days from hours. Days only add up
-    to days that begin at the same instants.
+    InexactZone is raised; its message says which resolution would do. Buckets of a quarter of an
+    hour add up to the days of every zone (from 1980 on). Buckets of an hour add up to the days of
+    zones that are whole hours from UTC, so not even to the days of the counter's own zone if that
+    is UTC+05:30. Buckets of a day add up only to days that begin at the same instants.
 
     Totals include buckets that retention has rolled up. RolledUp is raised for a range that begins
     or ends within a month whose days are rolled up. It is also raised for a series of days, weeks,
@@ -92,9 +96,9 @@ class Totals:
     plain values, and raise an error instead of a partial answer. Questions by dimensions
     (``where``, :meth:`by`, :meth:`unique_by_dimensions`) are answered by a breakdown. If the range
     begins before the breakdown counts events, these methods raise IncompleteBreakdown; its
-    ``since`` is the time from which on to ask. A question for keys that a
-    counter with dimensions never counted raises UnknownDimension (except :meth:`span`): its events
-    have dimensions in place of keys.
+    ``since`` is the time from which on to ask. If a counter has dimensions, and counted none of the
+    keys that a question names, UnknownDimension is raised (except by :meth:`span`): the counter's
+    events have dimensions in place of keys.
 
     Every method raises UnknownCounter for a counter that was neither created nor ever counted,
     except :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`. Every method raises ValueError
@@ -108,6 +112,8 @@ class Totals:
 
     def ask(self, query: Query) -> Answer:
         """Answer any question, from one snapshot.
+
+        The answer may be partial, unless the query is ``strict``.
 
         Raises:
             ValueError: the query includes pending increments, which only
@@ -142,8 +148,10 @@ class Totals:
 
     def weekly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """Return (Monday, total) for each ISO week in order, 0 for weeks without counts. Of the
-        first and the last week, only the days in the range are added up. If the start or the end is
-        missing, this is like :meth:`daily`. SeriesTooLong is raised for more than 15,000 weeks.
+        first and the last week, only the days in the range are added up. Without a start, the first
+        row is the first week that has counts. Without an end, the last row is the last week that
+        has counts. As in :meth:`daily`, the list may be empty. SeriesTooLong is raised for more
+        than 15,000 weeks.
         """
         return self._rows(selection_of(counter, **asked), "week")
 
@@ -181,7 +189,9 @@ class Totals:
         return self._rows(selection_of(counter, **asked), "month")
 
     def many(self, counter: str, keys: Iterable[str], **days: Unpack[DayRange]) -> dict[str, int]:
-        """Return the totals of many keys by key, in the order given; 0 for keys without counts."""
+        """Return the total of each key in ``keys``, by key, in the order given; 0 for keys without
+        counts. ``days`` is the range.
+        """
         wanted = list(keys)
         found: dict[str, int] = dict(self._rows(selection_of(counter, keys=wanted, **days), "key"))
         return {key: found[key] for key in wanted}
@@ -189,8 +199,8 @@ class Totals:
     def top(
         self, counter: str, *, match: KeyMatch = ANY, n: int = 10, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
-        """Return (key, total) of the ``n`` matching keys with the largest totals, the largest
-        first; equal totals are in the order of keys.
+        """Return the first ``n`` rows of :meth:`by_key`: (key, total) of the matching keys with the
+        largest totals, the largest first. ValueError is raised if ``n`` is less than 1.
         """
         return self._rows(selection_of(counter, match=match, **days), "key", top=n)
 
@@ -198,7 +208,8 @@ class Totals:
         self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
         """Return (key, total) of every matching key that has rows in the range, even if the total
-        is 0. The largest total is first; equal totals are in the order of keys.
+        is 0. If ``match`` has ``keys`` and no ``prefix``, those of its keys that have no rows are
+        returned as well, with 0. The largest total is first; equal totals are in the order of keys.
         """
         return self._rows(selection_of(counter, match=match, **days), "key")
 
@@ -219,7 +230,8 @@ class Totals:
         **days: Unpack[DayRange],
     ) -> list[tuple[tuple[str, ...], int]]:
         """Return (values of the dimensions, total) of each combination of values, the largest total
-        first; equal totals are in the order of the values.
+        first; equal totals are in the order of the values. Combinations without rows in the range
+        are left out.
 
         Args:
             counter: a counter that has a breakdown by the dimensions in ``dimensions`` and
@@ -260,7 +272,8 @@ class Totals:
         """Return (begin, number of different members) for each day, week, hour, minute or month, in
         order. ``unit`` says which: ``day``, ``week``, ``hour``, ``minute`` or ``month``. The begin
         is the day or time that :meth:`daily`, :meth:`weekly`, :meth:`hourly`, :meth:`minutely` or
-        :meth:`monthly` returns. Errors are as for these methods and :meth:`unique`.
+        :meth:`monthly` returns; a day (or other unit) without members has the number 0. Errors are
+        as for these methods and :meth:`unique`.
         """
         rows = self._rows(selection_of(counter, **asked), unit, unique=True)
         return [(place, Visitors(*found)) for place, *found in rows]
@@ -284,9 +297,9 @@ class Totals:
         n: int | None = None,
         **days: Unpack[DayRange],
     ) -> list[tuple[tuple[str, ...], Visitors]]:
-        """Return (values of the dimensions, number of different members), the largest number first;
-        equal numbers are in the order of the values. Arguments are as for :meth:`by`, errors as for
-        :meth:`by` and :meth:`unique`.
+        """Return (values of the dimensions, number of different members) of each combination of
+        values that has members, the largest number first; equal numbers are in the order of the
+        values. Arguments are as for :meth:`by`, errors as for :meth:`by` and :meth:`unique`.
         """
         wanted, by = selection_of(counter, where=where, **days), tuple(dimensions)
         rows = self._rows(wanted, DIMENSIONS, dimensions=by, unique=True, top=n)
@@ -295,15 +308,19 @@ class Totals:
     def span(
         self, counter: str, *, key: str | None = None, time_zone: str | None = None
     ) -> tuple[date, date] | None:
-        """Return the first and the last day that have rows of a counter or of one key; None if
-        there are no rows, also for an unknown counter. All days of a month that is a single bucket
-        count as days with rows.
+        """Return the first and the last day that have rows of a counter or, if ``key`` is given,
+        of this key. Return None if there are no rows, also for an unknown counter. All days of a
+        month that is a single bucket count as days with rows.
+
+        Raises:
+            InexactZone, RolledUp: with ``time_zone``, as for
+                :func:`countersink.counting.totals.sums.span`.
         """
         wanted = Selection(counter, keys=None if key is None else [key], time_zone=time_zone)
         return self._pool.read(lambda session: sums.span(Snapshot(session), wanted))
 
     def rolled_up_to(self, counter: str) -> date | None:
-        """Return the first day that still has its own bucket, because all days before it are rolled
-        up to months. Return None if no days are.
+        """Return the first day of a counter that still has its own bucket, because all days before
+        it are rolled up to months. Return None if no days are, also for an unknown counter.
         """
         return self._pool.read(lambda session: Snapshot(session).rolled_up_to(counter))

@@ -102,9 +102,9 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
 
 
 def check_keys(snapshot: Snapshot, selection: Selection) -> None:
-    """Raise UnknownDimension if a counter has dimensions, and nothing was ever counted under any of
-    the named keys of a selection. The key ``""``, and keys that it had before it got dimensions,
-    may be asked for.
+    """Raise UnknownDimension if a selection names keys of a counter with dimensions, and none of
+    these keys was ever counted. Otherwise do nothing. Allowed are the key ``""``, which has all
+    events with dimensions, and keys that the counter had before it got dimensions.
     """
     counter, keys = selection.counter, selection.keys
     dimensions = snapshot.shape(counter).dimensions
@@ -132,14 +132,14 @@ def _check_number(query: Query, found: Answer) -> None:
 
 def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
     """Yield the rows that answer a question about one counter. If the question is ``streamed``,
-    rows are yielded as the server sends them. The snapshot cannot answer other questions before the
+    rows are yielded as the server sends them: the snapshot cannot answer other questions before the
     last of these rows was yielded.
 
     Args:
         snapshot: the snapshot to read.
         query: a question about one counter.
         limits: an answer. While rows are yielded, this function sets ``window`` and the attributes
-            that tell where the answer is partial.
+            that tell where the answer is partial. Its rows are left alone.
 
     Raises:
         StoreError, ValueError: as for :func:`answer`, but AnswerTooLarge is not raised: the number
@@ -178,7 +178,8 @@ class _Rows:
 
     Attributes:
         snapshot, query, limits: as for :func:`rows`.
-        wanted: the selection with its range; its counter may be the breakdown that answers.
+        wanted: the selection to read. A window such as ``last="24h"`` has become a range, and its
+            counter and keys are those of the breakdown, if one answers.
         view: the breakdown that answers; None if the counter itself does.
         before: the previous window, which ends where the question's range begins. None if the
             question does not ask for it, or if it cannot be answered.
@@ -224,8 +225,9 @@ class _Rows:
         return ((place, *astuple(visitors)) for place, visitors in united)
 
     def _with_previous(self, found: Sequence[tuple[date, int]], unit: DateUnit) -> Iterator[Row]:
-        """Yield each row of a series with the total of the day, week or month before. It is None if
-        it is unknown, or if the row is not of a whole one: the comparison would be with more days.
+        """Yield each row of a series with the total of the day, week or month before. This total
+        is None if it is unknown. It is also None if the row's own day, week or month is not over or
+        is cut off by the range, because the one before would have more days.
         """
         snapshot, wanted, view = self.snapshot, self.wanted, self.view
         today = date_at(snapshot.selected(wanted).zone, snapshot.now_ms // 1000)
@@ -246,8 +248,8 @@ class _Rows:
 
     @property
     def _limit(self) -> int | None:
-        """The number of rows to read: ``top``; or ``most`` and one more row, which shows if there
-        are more than ``most``. None for all rows.
+        """The number of rows to read: ``top``; without it ``most`` and one more row, which shows if
+        there are more than ``most``; without both None, for all rows.
         """
         return self.query.top or (self.query.most and self.query.most + 1)
 
@@ -277,7 +279,8 @@ class _Rows:
         for these columns.
 
         Args:
-            further: for each range of these columns, the totals by row; None if they are unknown.
+            further: for each range of these columns (the previous window first), the totals by key
+                or values; None if they are unknown. A row that has no total there has 0.
             row: the key or the values of the row.
         """
         totals = [None if each is None else each.get(row, 0) for each in further]
@@ -306,15 +309,15 @@ class _Rows:
             yield *values, total, *self._other_totals(further, values)
 
     def _previous(self, question: Question[T], wanted: Selection) -> T | None:
-        """Return the answer to a question for the previous window. Return None if there is no such
-        window, or if the counter's buckets do not add up to it.
+        """Return the answer to a question (a function such as ``sums.total``) for the previous
+        window. Return None if ``before`` is None, or if the counter's buckets do not add up to it.
         """
         window = self.before
         return None if window is None else self._within(question, wanted, window.start, window.end)
 
     def _within(self, question: Question[T], wanted: Selection, start: date, end: date) -> T | None:
-        """Return the answer to a question for another range; None if the counter's buckets do not
-        add up to it.
+        """Return the answer to a question for ``wanted`` with another range, from ``start`` to
+        ``end``; None if the counter's buckets do not add up to it.
         """
         try:
             return question(self.snapshot, replace(wanted, start=start, end=end))
@@ -355,8 +358,8 @@ class _Rows:
     def _by_place(
         self, view: View, total: Scope, labels: list[int], places: Sequence[tuple[date, date]]
     ) -> Iterator[Row]:
-        """Yield (first day, key, total) for each range of days in ``places`` and each key. Days
-        that are not in ``total`` are left out.
+        """Yield (first day, key, total) for each range of days in ``places`` and each key that has
+        rows in it. Days that are not in ``total`` are left out of the sums.
 
         Args:
             view: the counter's buckets.
@@ -366,7 +369,7 @@ class _Rows:
 
         Raises:
             InexactZone, RolledUp: a range, or the day after it, begins within a bucket. (The first
-                range is allowed to, because no earlier days have counts.)
+                range may begin there, because no earlier days have counts.)
         """
         latest = max(map(view.last_day, labels), default=None)
         following = [last + ONE_DAY for _, last in places if latest and last < latest]
@@ -378,8 +381,8 @@ class _Rows:
 
 
 def _largest(query: Query, limits: Answer, ordered: list[T]) -> list[T]:
-    """Return the first ``top`` or ``most`` rows of an ordered list. If ``most`` leaves out rows,
-    set ``truncated`` in ``limits``.
+    """Return the first rows of an ordered list: at most ``top``, or at most ``most`` if ``top`` is
+    None, or all if both are. If ``most`` leaves out rows, set ``truncated`` in ``limits``.
     """
     if query.top is not None:
         return ordered[: query.top]

@@ -1,9 +1,9 @@
 """Totals by values of dimensions: chooses the breakdown that answers a question
 (``BreakdownView``), and gets the values of dimensions from the breakdown's keys.
 
-A question by dimensions becomes a question about the counter that stores the breakdown. This
-question is answered like any other. A breakdown's key ``__overflow__`` gives each dimension the
-value ``__overflow__``.
+A breakdown is stored as a counter, such as ``page_views#1``, whose keys are values of dimensions. A
+question by dimensions becomes a question about that counter, which is answered like any other. A
+breakdown's key ``__overflow__`` gives each dimension the value ``__overflow__``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,11 +34,12 @@ class BreakdownView:
 
     Attributes:
         counter: the counter that the question names.
-        breakdown: the breakdown.
-        selection: the selection of the question, with counter and keys of the breakdown.
+        breakdown: the breakdown that is read.
+        selection: the selection of the question, but its counter is the breakdown, and its keys are
+            those that have the values in ``where``.
         by: the dimensions whose values each row has, in order.
-        one_key_each: True if each combination of these values has a single key in the breakdown.
-            Then keys need not be added up, and are in the order of the values.
+        one_key_each: True if each row has a single key in the breakdown. Then keys need not be
+            added up, and their order is that of the values.
     """
 
     counter: str
@@ -48,7 +49,7 @@ class BreakdownView:
     one_key_each: bool
 
     def values(self, key: str) -> tuple[str, ...]:
-        """Return the values of the dimensions asked for, given a key of the breakdown."""
+        """Return the values of the dimensions in ``by`` that a key of the breakdown has."""
         if key == OVERFLOW:
             return (OVERFLOW,) * len(self.by)
         values = values_of(key)
@@ -58,8 +59,11 @@ class BreakdownView:
         )
 
     def projected(self, amounts: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, ...], int]]:
-        """Add up the totals of keys that have the same values. Return (values, total), the largest
-        total first; equal totals are in the order of the values.
+        """Add up the totals of keys that have the same values of the dimensions in ``by``. Return
+        (values, total), the largest total first; equal totals are in the order of the values.
+
+        Args:
+            amounts: (key of the breakdown, total).
         """
         found: dict[tuple[str, ...], int] = {}
         for key, amount in amounts:
@@ -69,8 +73,8 @@ class BreakdownView:
 
     def since_if_after(self, snapshot: Snapshot, start: date | None) -> datetime | None:
         """Return the time from which on the breakdown counts events, if this is after the begin of
-        a range. Otherwise return None. The range begins with ``start``; without ``start``, it
-        begins with the counter's first bucket that has rows.
+        a range, so that events are missing. Otherwise return None. The range begins with ``start``;
+        if this is None, it begins with the counter's first bucket that has rows.
         """
         since = self.breakdown.since * 60
         if not since:
@@ -134,8 +138,8 @@ def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) ->
 
 
 def _match(names: Sequence[str], where: Mapping[str, str]) -> KeyMatch | None:
-    """Return the rule that picks those keys of a breakdown that have the values in ``where``; None
-    to pick all keys. ``names`` are the dimensions of the breakdown.
+    """Return the rule that picks those keys of a breakdown that have the values in ``where``; None,
+    which picks all keys, if ``where`` is empty. ``names`` are the dimensions of the breakdown.
     """
     if not where:
         return None

@@ -51,8 +51,8 @@ previous total may be None."""
 
 
 def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
-    """Parse the text that says what each row of an answer is for. It is one of ``words``, such as
-    ``day``, or names dimensions, such as ``page,country``.
+    """Parse the text of ``--by``, which says what each row of an answer is for. It is one of
+    ``words``, such as ``day``, or names dimensions, such as ``page,country``.
 
     Returns:
         The values of ``Query.by`` and ``Query.dimensions``.
@@ -136,9 +136,11 @@ class Query:
             answers and counts only later events. Only for ``by="key"`` and :data:`DIMENSIONS`.
         against_previous: True to add a column ``previous``: the row's total in the window before,
             or None if that is unknown. Needs a range with both ends, or a window. Rows of days,
-            weeks and months need neither: they get the total of the whole one before, or None if
-            the row's own is not over or is cut off by the range. Not for hours and minutes.
-        include_pending: True to add increments that are still in the queue.
+            weeks and months need neither: they get the total of the whole day, week or month
+            before, or None if it is unknown, or if the row's own day, week or month is not over or
+            is cut off by the range. Not for hours and minutes.
+        include_pending: True to add increments that are still in the queue; needs
+            :class:`countersink.reads.Reads`.
         unique: True to ask for numbers of different members instead of totals.
         strict: True to raise an error instead of returning a partial answer.
         streamed: True if :func:`countersink.counting.totals.answer.rows` is to stream all rows from
@@ -165,7 +167,7 @@ class Query:
     streamed: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError if options are invalid or exclude each other."""
+        """Raise ValueError as described for the class."""
         for refusal in self._refusals():
             raise ValueError(refusal)
 
@@ -238,8 +240,8 @@ class Answer:
             counters and combinations of values by total, the largest first, then by name. Rows of
             several counters are in the order of the counters' names, except with ``by="counter"``.
         complete_up_to: a time; all increments that reached Redis before it are in the rows. None if
-            this is unknown.
-        unknown_because: the error that made ``complete_up_to`` unknown.
+            this is unknown. :class:`countersink.reads.Reads` sets it.
+        unknown_because: the error that made ``complete_up_to`` unknown; otherwise None.
         pending: number of entries that were still in the queue and are included.
         rolled_up_to: first day that still has its own bucket, because days before it are rolled up
             to months; for several counters, the latest of their first days. None if no days are
@@ -252,8 +254,8 @@ class Answer:
         truncated: True if ``most`` left out keys, counters or combinations of values; or if a
             series was too long, and the rows are only a part of it: of all parts that are short
             enough, the one with the most days that have counts.
-        window: the range that ``last`` became; None without ``last``, if the range lacks an end,
-            and for several counters.
+        window: the range that the question's ``last`` became. None if the question has no ``last``,
+            if the range lacks an end, or if the answer is for several counters.
     """
 
     columns: tuple[str, ...]
@@ -272,8 +274,8 @@ class Answer:
         return documents(self.columns, self.rows)
 
     def limits(self) -> dict[str, Any]:
-        """Return the attributes that tell where the answer is partial, as a dict for JSON. It has
-        ``since``, ``told_from`` and ``window`` only if they are set.
+        """Return a dict for JSON that tells where the answer is partial: ``complete_up_to``,
+        ``rolled_up_to``, ``truncated``; and ``since``, ``told_from``, ``window`` if they are set.
         """
         found: dict[str, Any] = {
             "complete_up_to": iso(self.complete_up_to),
@@ -323,8 +325,8 @@ def with_window(
     Args:
         snapshot: the snapshot to read; the time of its server is now.
         selection: a selection of one counter.
-        last: the length of the window; or a range with names of days.
-        before: True to prefer a window that has a window before it that can be answered, too.
+        last: the length of the window; or a range with names of days, such as ``yesterday``.
+        before: True to prefer a window for which :attr:`TimeWindow.before` can be answered, too.
 
     Raises:
         UnknownCounter: there is no such counter.
@@ -372,7 +374,7 @@ def _window(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
 
 
 def _fits(view: View, window: TimeWindow) -> bool:
-    """Return whether a window begins and ends at edges of buckets."""
+    """Return whether a window begins and ends at edges of buckets, so that it can be answered."""
     with suppress(InexactZone, RolledUp):
         view.require_range(window.start, window.end)
         return True

@@ -40,7 +40,7 @@ class KeyMatch:
         contains: text that a key must contain; an empty text allows any key.
         exclude_keys: keys that do not match.
         exclude_prefix: one prefix, or several; keys that begin with one do not match.
-        values: (position from 0, value) of values that the key of a breakdown must have.
+        values: (position from 0, value at this position) that a breakdown's key must have.
 
     Raises:
         ValueError: an empty prefix is excluded; or there are more than :data:`MAX_PARTS` prefixes,
@@ -107,7 +107,7 @@ class KeyMatch:
 
     @property
     def indexes(self) -> str:
-        """Names of indexes that the server may use: if ``bounded``, ``by_key`` is one of them."""
+        """Names for FORCE INDEX, separated by commas: ``by_key`` is one of them if ``bounded``."""
         return "PRIMARY, by_key" if self.bounded else "PRIMARY"
 
     def condition(self) -> tuple[str, tuple[object, ...]]:
@@ -152,7 +152,7 @@ class PickedKeys:
 
     Attributes:
         where, args: the conditions, each beginning with AND, and their values.
-        indexes: names of the indexes that the server may use.
+        indexes: names of the indexes that the server may use, with commas between.
         ranges: number of ranges of an index over keys, for each counter; 0 if no such index is
             used.
         ordered: argument ``ordered`` of the function ``grouping`` in ``sums.py``.
@@ -166,15 +166,15 @@ class PickedKeys:
 
 
 def chosen_keys(keys: Keys) -> ChosenKeys:
-    """Return the keys of a question as a condition (``ANY`` for all keys), or as the sorted bytes
-    of the named keys."""
+    """Return the keys of a question as a match (``ANY`` for all keys), or as the sorted bytes of
+    the named keys."""
     if keys is None or isinstance(keys, KeyMatch):
         return keys or ANY
     return tuple(sorted({key_bytes(key) for key in keys}))
 
 
 def picked_keys(chosen: ChosenKeys, size: int) -> list[PickedKeys]:
-    """Return SQL conditions that together pick all chosen keys, up to ``size`` named keys each."""
+    """Return the conditions of a match (one item) or of named keys (one item per ``size`` keys)."""
     if isinstance(chosen, KeyMatch):
         ranges = len(chosen.keys) + len(chosen.prefix)
         return [PickedKeys(*chosen.condition(), chosen.indexes, ranges, not ranges)]
@@ -194,12 +194,12 @@ class Last:
     """The length of a window that ends now.
 
     A window of days or weeks has whole days or ISO weeks of the time zone; the last one is today or
-    this week. A window of minutes has whole buckets; the last one is open now.
+    this week. Any other window has whole buckets; the last one is open now.
 
     Attributes:
         minutes: the length in minutes; a day has 1440.
-        days: whether it is a window of days, or of weeks.
-        weeks: whether it is a window of weeks.
+        days: True for a window of days and for a window of weeks.
+        weeks: True for a window of weeks.
     """
 
     minutes: int
@@ -208,11 +208,11 @@ class Last:
 
     @classmethod
     def of(cls, given: "str | timedelta | Last") -> "Last":
-        """Parse the length of a window, such as ``90m``, ``24h``, ``7d`` or ``2w``. A timedelta is
-        a window of minutes, never of days.
+        """Parse the length of a window, such as ``90m``, ``24h``, ``7d`` or ``2w``. A timedelta
+        gives a window of minutes, never of days; a :class:`Last` is returned as it is.
 
         Raises:
-            ValueError: it is no such length, or longer than 36,500 days.
+            ValueError: it is no such length, no whole minutes, 0, or longer than 36,500 days.
         """
         if isinstance(given, Last):
             return given
@@ -237,18 +237,18 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The scope of a question: counter, keys and range. None means all counters, all keys or all
-    times.
+    """The scope of a question: counter, keys and range. None means all counters, all keys or, for
+    ``start`` and ``end``, no limit.
 
     Attributes:
         counter: the name of one counter.
-        keys: named keys, or a match.
-        start, end: two days, both included; or two times (aware, whole minutes), ``end`` excluded.
+        keys: named keys (an empty list: no key), or a match.
+        start, end: each a day, included; or a time (aware, whole minute), excluded as ``end``.
         last: length of a window that ends now, or a range with names of days, instead of ``start``
             and ``end``; see :func:`countersink.counting.totals.query.with_window`.
         time_zone: time zone of the days; None for the counter's own.
         where: (dimension, value) that events must have, instead of ``keys``.
-        visible: returns whether a counter may be read; for questions about all counters.
+        visible: returns whether to include a counter, by name; for questions about all counters.
 
     Raises:
         TypeError: a day is not a ``datetime.date``.
@@ -337,9 +337,9 @@ def _check_time(moment: datetime) -> None:
 
 
 def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
-    """Return the keys that a question is about: one key, several keys, a match, or None for all
-    keys. Named keys are added to those of ``match``. If the match then has keys and no prefix,
-    return the list of those of its keys that match.
+    """Return the keys that a question is about: a list of named keys (empty: no key), a match, or
+    None for all keys. ``key`` or ``keys`` are added to ``match.keys``. If the match then has keys
+    and no prefix, the result is the list of those of its keys that match.
 
     Raises:
         ValueError: both ``key`` and ``keys`` are given.

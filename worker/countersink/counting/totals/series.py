@@ -43,7 +43,7 @@ def week_of(day: date) -> date:
 
 
 def week_ends(day: date) -> date:
-    """Return the Sunday of the ISO week in which a day is; for the last week, its last date."""
+    """Return the Sunday of the ISO week in which a day is, or ``date.max`` if that is earlier."""
     return week_of(day) + min(6 * ONE_DAY, date.max - week_of(day))
 
 
@@ -62,7 +62,7 @@ class DateUnit:
         first, last: functions that return the first and the last day of the unit that contains a
             given day.
         listed: function that returns the first day of each unit, from the unit that contains one
-            given day to the unit that contains another. It raises SeriesTooLong.
+            given day to the unit that contains another. It raises SeriesTooLong for too many.
     """
 
     first: Callable[[date], date]
@@ -152,12 +152,13 @@ def series(
 def answerable(
     view: View, selection: Selection, unit: Unit, *, strict: bool
 ) -> tuple[Selection | None, date | None]:
-    """Return the part of a range whose units are not rolled up to wider buckets, and the begin of
-    this part. A week is left out if some of its days are rolled up.
+    """Return the part of a range whose units are not rolled up to wider buckets, and the day or
+    time at which it begins. A week is left out if some of its days are rolled up.
 
     Returns:
-        (None, begin) if the whole range is rolled up. (``selection``, None) if nothing is.
-        Otherwise a copy of the selection that begins later, and this begin.
+        (None, begin) if the whole range is rolled up: begin is then after it. (``selection``, None)
+        if nothing is rolled up. Otherwise a copy of the selection that begins later, and this
+        begin.
 
     Raises:
         RolledUp: ``strict`` is set, and a part of the range is rolled up.
@@ -193,8 +194,8 @@ def _rolled_up(view: View, unit: Unit, until: int, width: Width) -> RolledUp:
 
 def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] | None:
     """Return the Unix seconds before which the units of a range are rolled up to wider buckets, and
-    the width of these buckets. Return None if no wider bucket in the range has rows: then units
-    without rows have the exact total 0.
+    the width of these buckets. Return None if no wider bucket in the range has rows: then the
+    total of a unit without rows is 0, and not unknown.
     """
     start, end = selection.start, buckets.following(selection.end)
     begin = None if start is None else min(view.instants(start))
@@ -216,7 +217,7 @@ def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] |
 def _rows(
     snapshot: Snapshot, view: View, wanted: Selection, unit: Unit, start: date | None
 ) -> list[tuple[Any, int]]:
-    """Return the rows of a range.
+    """Return the rows of a series: (begin of the unit, total), as in :class:`Series`.
 
     Args:
         snapshot, view, unit: as for :func:`series`.
@@ -304,7 +305,7 @@ class _StoredBuckets:
     Attributes:
         view: the counter's buckets in a time zone.
         amounts: sums of the selected keys by bucket's label.
-        all_keys: whether all keys are selected.
+        all_keys: whether all keys are selected. If not, :meth:`include` also queries the table.
     """
 
     view: View
@@ -312,8 +313,8 @@ class _StoredBuckets:
     all_keys: bool
 
     def include(self, widths: Collection[Width], begin: int, stop: int) -> bool:
-        """Return whether any bucket of these widths has rows and overlaps the span from ``begin``
-        to before ``stop`` (Unix seconds).
+        """Return whether any bucket of these widths has rows (of any key) and overlaps the span
+        from ``begin`` to before ``stop`` (Unix seconds).
         """
         view = self.view
         return any(

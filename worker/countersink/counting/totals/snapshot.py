@@ -82,8 +82,8 @@ class Snapshot:
     """A snapshot of the tables, together with pending amounts.
 
     Args:
-        session: in a snapshot of the database.
-        pending: amounts that are still in the queue; they are added to totals.
+        session: in a transaction that has a consistent snapshot.
+        pending: amounts that are still in the queue; they are added to totals. None for none.
     """
 
     def __init__(self, session: Session, pending: Pending | None = None) -> None:
@@ -96,14 +96,16 @@ class Snapshot:
 
     @property
     def now_ms(self) -> int:
-        """The server's time in Unix ms; the same for all questions."""
+        """MySQL's time in Unix ms when it is first asked for; the same for all questions."""
         if self._now_ms is None:
             ((now_ms,),) = self.session.query(f"SELECT {NOW_MS}")
             self._now_ms = int(now_ms)
         return self._now_ms
 
     def shape(self, counter: str | None) -> Shape:
-        """Return what the snapshot knows of a counter, whether the counter exists or not."""
+        """Return the shape of a counter. For an unknown or invalid name, and for None, the shape
+        has the default scheme, and ``known`` is False.
+        """
         # For the column 'c ' equals 'c': it is compared with trailing blanks added.
         name = counter if counter and (is_name(counter) or is_breakdown(counter)) else ""
         if name not in self._shapes:
@@ -113,8 +115,9 @@ class Snapshot:
         return self._shapes[name]
 
     def view(self, counter: str | None, time_zone: str | None = None) -> View:
-        """Return the buckets of a counter, seen in a time zone. The counter need not exist. Raises
-        ValueError if there is no such time zone.
+        """Return the buckets of a counter, seen in a time zone (None: the counter's own). The
+        counter need not exist: it then has the default scheme. Raises ValueError if there is no
+        such time zone.
         """
         scheme = self.shape(counter).scheme
         asked = scheme.counter, time_zone
@@ -143,14 +146,14 @@ class Snapshot:
         return self.view(selection.counter, selection.time_zone)
 
     def names(self, visible: Callable[[str], bool]) -> list[str]:
-        """Return the sorted names of all counters, pending ones included, for which ``visible``
-        returns True.
+        """Return the sorted names of all counters, except breakdowns, for which ``visible`` returns
+        True. Counters that have only pending amounts are included.
         """
         return sorted(filter(visible, {*counter_names(self.session), *self.pending.cells}))
 
     def added(self, counter: str, ranges: Ranges, keys: Keys) -> Iterator[tuple[int, str, int]]:
         """Yield (bucket's label, key, amount) of those pending cells of a counter that are in the
-        ranges and have one of the keys.
+        ranges and have one of the keys. None for ``ranges`` or ``keys`` means all.
         """
         cells = self.pending.cells.get(counter, {})
         wanted: KeyMatch | frozenset[str] | None
@@ -211,9 +214,9 @@ class Snapshot:
             return buckets.date_at("UTC", until)
 
     def edges(self, view: View, keys: Sequence[str] | None = None) -> list[int]:
-        """Return the labels of some buckets that have rows. The bucket that begins first and the
-        bucket that ends last are always among them. With ``keys``, this is true for each of these
-        keys.
+        """Return the labels of some buckets that have rows in the table: the bucket that begins
+        first, the bucket that ends last, and perhaps others. With ``keys``, these are buckets of
+        each of these keys. The list is empty if there are no rows.
         """
         found: list[int] = []
         for key in [None] if keys is None else dict.fromkeys(keys):
@@ -258,10 +261,11 @@ class Snapshot:
         the same scheme. Their rows are kept until the same question is asked about them.
 
         Args:
-            question: a value that tells questions apart: equal values are the same question.
+            question: a hashable value; equal values mean the same question.
             counter: the counter's name.
             ask: gets names of counters, and returns the rows of each. If one query cannot return
-                all rows, counters at the end may be missing in the result, but never the first one.
+                all rows, counters at the end may be missing in the result; each of these is asked
+                for later, the first of ``names`` at once and alone. A single name is never missing.
         """
         group = self._group
         if group is None or counter not in group.places:
@@ -280,8 +284,9 @@ class Snapshot:
         return found.pop(counter) if counter in found else ask([counter])[counter]
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
-        """Find any row of a counter that meets SQL conditions (``where`` begins with AND). Return
-        the label of its bucket, or None if there is no such row.
+        """Find any row of a counter in the table that meets SQL conditions (``where``, which begins
+        with AND; ``args`` are its values). Return the label of its bucket, or None if there is no
+        such row.
         """
         if where.startswith(NOTHING):
             return None
@@ -319,7 +324,7 @@ class _Group:
 
 
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
-    """Return the shape of each counter by name."""
+    """Return the shape of each of these counters by name, also of unknown ones."""
     found = {}
     for name, known, declared, *columns in session.query(
         "SELECT name, created IS NOT NULL"
@@ -344,8 +349,8 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
 
 
 def _edge_conditions(view: View, labels: Iterable[int]) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield SQL conditions, with their values. They find buckets that begin before the first of
-    ``labels``, or end after the last of ``labels``.
+    """Yield SQL conditions, with their values, for :meth:`Snapshot.edges`. They find buckets that
+    may begin before the first of ``labels``, or end after the last of ``labels``.
 
     ``labels`` are the first and the last bucket in the order of the column ``bucket``. That column
     is local time for days and months, and UTC for other widths. So a bucket of another width may

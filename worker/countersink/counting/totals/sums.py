@@ -57,7 +57,7 @@ class Scope:
 
     Attributes:
         counter: the counter's name.
-        ranges: the ranges of its buckets.
+        ranges: the ranges of its buckets; None for all its buckets.
         width: the width of all these buckets; None if they may have several widths.
     """
 
@@ -84,7 +84,7 @@ class Scope:
 
 
 def total(snapshot: Snapshot, selection: Selection) -> int:
-    """Return the sum of the selected keys in the selected range."""
+    """Return the sum of the selected keys in the selected range, pending amounts included."""
     scope, keys = _scope(snapshot, selection), selection.keys
     stored = sum(0 if amount is None else int(amount) for (amount,) in sums(snapshot, scope, keys))
     return stored + sum(amount for _, _, amount in _added(snapshot, scope, keys))
@@ -94,8 +94,9 @@ def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, int]]:
     """Return (key, total) of the keys that match and have rows in the range, the largest total
-    first; equal totals are in the order of keys. With ``limit``, only the first ``limit`` are
-    returned. The selection's ``keys`` must be a match, or None for all keys.
+    first; equal totals are in the order of keys. Pending amounts are included. With ``limit``,
+    only the first ``limit`` are returned. The selection's ``keys`` must be a match, or None for all
+    keys.
     """
     scope, keys = _scope(snapshot, selection), selection.keys
     assert keys is None or isinstance(keys, KeyMatch)
@@ -117,8 +118,8 @@ def by_key(
 
 
 def many(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
-    """Return the totals of the named keys of a selection, in their order; 0 for keys without
-    counts.
+    """Return the totals of the named keys of a selection by key, in their order; 0 for keys without
+    counts. Pending amounts are included.
     """
     scope, wanted = _scope(snapshot, selection), list(selection.named or ())
     totals = _many(snapshot, scope, wanted)
@@ -139,8 +140,8 @@ def _many(snapshot: Snapshot, scope: Scope, wanted: list[str]) -> dict[str, int]
 
 def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
     """Return the first and the last day that have rows, of a counter or of the named keys of a
-    selection. Return None if there are no rows. The selection's range is ignored. If a month is a
-    single bucket, all its days count as days with rows.
+    selection. Return None if there are no rows. The selection's range and pending amounts are
+    ignored. If a month is a single bucket, all its days count as days with rows.
 
     Raises:
         InexactZone: the first or the last bucket is in more than one day of ``time_zone``.
@@ -158,11 +159,12 @@ def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
 
 
 def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRows:
-    """Return rows with SUM(amount), without pending amounts.
+    """Return rows with SUM(amount) as their last column, without pending amounts.
 
     With ``group``, an SQL expression, each row has the sum for one value of this expression, and
-    begins with the value. Several rows may have the same value; the caller adds them up. For the
-    columns with :data:`BUCKETS` see :func:`grouping`.
+    begins with the value. Several rows may have the same value (without ``group``, there may be
+    several rows), because many named keys need several queries; the caller adds the rows up. There
+    may be no rows. For the columns with :data:`BUCKETS` see :func:`grouping`.
     """
     chosen = chosen_keys(keys)
     return snapshot.shared(
@@ -176,7 +178,7 @@ def _sums_of(
     snapshot: Snapshot, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
 ) -> dict[str, SumRows]:
     """Return the rows of :func:`sums` for several counters, by name. If one query cannot return all
-    rows, only the first counters in ``names`` are included.
+    rows, only the first counters in ``names`` are included, or none. One name is always included.
     """
     picked = picked_keys(chosen, _KEYS_PER_QUERY)
     most = max((part.ranges for part in picked), default=0)
@@ -299,7 +301,7 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
 
 
 def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
-    """Return the labels of the buckets of a scope that have rows, in order."""
+    """Return the labels of the buckets of a scope that have rows in the table, in order."""
     if scope.ranges is not None and not scope.ranges:
         return []
     where, args = condition(scope.ranges)
@@ -321,12 +323,13 @@ def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, st
     Args:
         scope: the rows to read.
         group: SQL expression by which to group; an empty one for a single sum. With
-            :data:`BUCKETS`, rows have the bucket's label. If buckets of several widths may begin
-            at one time, these are summed up together, and the number of the widest is added.
+            :data:`BUCKETS`, rows have the bucket's label. If ``scope.width`` is None and
+            ``ordered`` is True, buckets of several widths with the same time share a row: it has
+            the label of the narrowest, and as its second column the number of the widest.
         ordered: False to keep the server from returning rows in the order of an index. This is
-            needed if it can choose between two indexes. It would choose the index that avoids
-            sorting a few hundred sums, and read all rows (50 times as long on MariaDB 11, for 1,000
-            of 1,000,000 keys).
+            needed if the server can choose between two indexes. It would choose the index that
+            avoids sorting a few hundred sums, and read all rows (50 times as long on MariaDB 11,
+            for 1,000 of 1,000,000 keys).
     """
     if not group:
         return "", ""
