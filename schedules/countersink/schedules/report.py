@@ -51,7 +51,7 @@ class ProcessVitals:
 
     def step(self, state: str, last_pass: float | None = None) -> None:
         """Record a step of the process: the present time, and the new state. ``last_pass`` replaces
-        the time of the last complete pass, even if it is None."""
+        the time of the last complete pass, even if it is None (as in a job process)."""
         self.state, self.last_pass, self.moved = state, last_pass, time.monotonic()
 
 
@@ -133,8 +133,9 @@ def adopt(log: Log, *names: str) -> None:
 
 
 def shared_moment() -> ctypes.c_double:
-    """Return a variable for a time, in memory that this process shares with all processes that it
-    forks later. A process sees the changes of the others. The time is infinite at first."""
+    """Return a variable for a time (``Process.held_until``), in memory that this process shares
+    with all processes that it forks later. A process sees the changes of the others. The time is
+    infinite at first."""
     moment = ctypes.c_double.from_buffer(mmap.mmap(-1, ctypes.sizeof(ctypes.c_double)))
     moment.value = inf
     return moment
@@ -143,12 +144,13 @@ def shared_moment() -> ctypes.c_double:
 @dataclass(repr=False, eq=False)
 class RunHeartbeat:
     """The heartbeat of an attempt: within a ``with`` block, a thread writes the time to the run's
-    row again and again.
+    row again and again, so that no scheduler gives the run to another process.
 
     Args:
         held_until: this object sets it to the time until which no other process can take over the
             run, on the clock :func:`time.monotonic`, which all processes of a host share. After the
-            block it is infinite.
+            block it is infinite. The job process kills a run that still works ``silent_s``
+            seconds after ``held_until``.
         options: the options of the job process, with the database and the intervals.
         attempt: the attempt, which has begun.
         since: a time on the same clock, just before the attempt began.
@@ -176,7 +178,7 @@ class RunHeartbeat:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the heartbeat."""
+        """End the heartbeat, and set ``held_until`` to infinity."""
         self._ended.set()
         # A thread that hangs ends with its short time-out.
         self._thread.join(2 * self._options.beat_every_s)

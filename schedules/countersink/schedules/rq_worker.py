@@ -76,7 +76,7 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
         return restored
 
     def perform(self) -> Any:
-        """Call the job's function.
+        """Call the job's function, and return its result.
 
         Raises:
             NotOurs: the job names another function than ``FUNCTION``.
@@ -163,8 +163,9 @@ class RunQueue:
             return set(self._queue.get_job_ids())
 
     def has_attempt(self, job: str, planned_at: datetime, attempt: int, waiting: set[str]) -> bool:
-        """Return whether RQ is executing this attempt, or a later attempt of the run, or will start
-        it. ``waiting`` has the ids that :meth:`waiting` returned.
+        """Return whether RQ has this attempt, or a later attempt of the run: RQ is executing it, or
+        will start it. If not, the scheduler enqueues this attempt. ``waiting`` is the result of
+        :meth:`waiting`.
 
         Raises:
             StreamError: Redis does not answer, or refuses.
@@ -180,7 +181,7 @@ class RunQueue:
 
 
 def _waits_or_works(job: Any, waiting: set[str]) -> bool:
-    """Return whether an RQ job that was just read from Redis will start, or is being executed."""
+    """Return whether RQ will start, or is executing, an RQ job that was just read from Redis."""
     status = str(job.get_status(refresh=False).value)
     if status != "started":
         return status in ("scheduled", "deferred") or (status == "queued" and job.id in waiting)
@@ -297,7 +298,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         self._vitals = vitals
 
     def ask_horse_to_end(self) -> None:
-        """Ask the work horse, if there is one, to end. Any thread may call this."""
+        """Ask the work horse, if there is one, to end (SIGTERM). Any thread may call this."""
         if self.horse_pid:
             with suppress(ProcessLookupError):  # the horse has just ended
                 os.kill(self.horse_pid, signal.SIGTERM)
@@ -313,8 +314,9 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> Any:
-        """Return the next RQ job and its queue. Each read of the queue blocks only shortly, so that
-        a stop is noticed soon: then raise StopRequested."""
+        """Wait for the next RQ job, and return it with its queue. Both arguments are ignored.
+        Each read of the queue blocks only shortly, so that a stop is noticed soon: then raise
+        StopRequested."""
         while True:
             self._vitals.step("idle")
             if self._stop_signal.requested:
@@ -341,10 +343,10 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             super().set_current_job_working_time(*args, **kwargs)
 
     def maintain_heartbeats(self, job: Any) -> None:
-        """Send the heartbeat of the RQ job, as RQ does. If Redis is away, the run goes on. A run
-        may be taken over by another process if its own heartbeat in MySQL stays away. If the work
-        horse still works ``silent_s`` seconds after that time, it is taken to hang, and killed.
-        """
+        """Send the heartbeat of the RQ job to Redis, as RQ does. If Redis is away, the run goes on.
+        But if the run's own heartbeat in MySQL stays away, another process may take over the run
+        from ``held_until`` on. If the work horse still works ``silent_s`` seconds after
+        ``held_until``, kill it: it is taken to hang."""
         process = self._process
         if time.monotonic() > process.held_until.value + process.options.silent_s:
             process.held_until.value = inf  # once

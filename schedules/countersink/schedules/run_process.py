@@ -43,6 +43,12 @@ def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
     ``done``, ``stopped``, ``skipped`` or ``nothing``. It is ``nothing`` if the run is over, if this
     attempt is not its next one, or if the job's previous run must be started again first.
 
+    Args:
+        job: the job's name.
+        planned: the run's planned time, in the format ``TIME_FORMAT``.
+        attempt: the number of the attempt, from 1.
+        limit_s: seconds that the attempt may take.
+
     Raises:
         RunFailed: the attempt failed, could not begin, or could not write its result. RQ then marks
             its RQ job as failed, too.
@@ -111,8 +117,9 @@ class _Run:
         return self._process.ending or time.monotonic() >= self._deadline
 
     def _begin(self) -> tuple[Begun, str]:
-        """Begin the run once the job's previous run is over. Return the outcome and a text: the
-        reason if the run was skipped or has failed, else a text without meaning.
+        """Begin the attempt once the job's previous run is over. Return the outcome and a text: the
+        reason if the run was skipped (BUSY, STALE) or has failed (EXHAUSTED), else a text without
+        meaning.
 
         If the previous run has not ended after ``wait_s`` seconds, the result depends on its
         heartbeat. If it writes heartbeats, this run is skipped, and the outcome is BUSY. If it
@@ -120,7 +127,7 @@ class _Run:
         previous run be started again, and will enqueue this attempt again.
 
         Raises:
-            RunFailed: the process is to stop, or MySQL failed, also for longer than the time limit.
+            RunFailed: the process is to stop, or MySQL failed, or was away until the time limit.
         """
         patient_until = time.monotonic() + self._options.wait_s
         first: OpenRun | None = None
@@ -198,7 +205,8 @@ class _Run:
         return "done"
 
     def _end(self, ended: _Ended) -> bool:
-        """Write the result to the run's row. Returns False if another attempt owns the run now."""
+        """Write to the run's row that the run is done, has failed, or is planned again after a
+        pause. Return False, and write nothing, if another attempt owns the run now."""
         session, attempt, options = self._session(), self._attempt, self._options
         if not ended.reason:
             return runs.finish(session, attempt, "done", ended.detail, ended.rows)
@@ -212,8 +220,8 @@ class _Run:
 
     def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
         """Write to the run's row that the run is planned again, as if this attempt had not been
-        made, so that another process continues it. Return ``stopped``. Raises RunFailed as
-        :meth:`_written`."""
+        made, so that another process continues it. Return ``stopped``. ``took`` is the duration of
+        the attempt in seconds, for the log. Raises RunFailed as :meth:`_written`."""
         detail = None if ended.reason else ended.detail
         self._written(
             heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)
@@ -266,7 +274,8 @@ class _Run:
         return _Ended(f"{name}: {' '.join(str(error).split())}", reason=name)
 
     def _written(self, heartbeat: RunHeartbeat, write: Callable[[], bool]) -> None:
-        """Write the result of the run by calling ``write``.
+        """Write the result of the run by calling ``write``, which returns False if another process
+        owns the run now. While MySQL is away, call it again until ``heartbeat`` is lost.
 
         Raises:
             RunFailed: the result could not be written, or another process owns the run now.

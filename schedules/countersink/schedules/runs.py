@@ -1,7 +1,7 @@
 """The rows of the tables ``job`` and ``job_run``, and the statements that change them: plan, begin,
-finish, put back, give back and skip a run; write its heartbeat; pause, resume and run a job. (Old
-runs are deleted by ``jobs/retention.py``.)
-Also what the tables report: last runs, overdue runs, failing jobs, numbers by state.
+finish, put back, give back and skip a run; write its heartbeat; pause, resume and run a job. Also
+what the tables report: last runs, overdue runs, failing jobs, numbers by state. (``jobs/checks.py``
+reads them, too, and ``jobs/retention.py`` deletes old runs.)
 
 A process *puts back* its own run, so that it can be started again. A scheduler *gives back* the run
 of a process that writes no heartbeats any more.
@@ -168,10 +168,10 @@ def configure(
     upcoming: datetime | None,
 ) -> JobRow | None:
     """Write a job's expression, time zone and next time. Every scheduler does this when it starts,
-    so the values of the scheduler that started last hold. The next time in the row is kept if it
-    has passed already, so that its run is still planned, or if expression and zone are the same. If
-    ``upcoming`` is None, a next time in the row is deleted, and then planned runs that never began
-    are skipped.
+    so the values of the scheduler that started last hold. The next time becomes ``upcoming``, but
+    the one in the row is kept if it has passed already, so that its run is still planned, or if
+    expression and zone are the same. If ``upcoming`` is None, no next time is kept; and if the row
+    had one, the job's planned runs that never began are skipped.
 
     Args:
         session: a session outside a transaction.
@@ -272,13 +272,13 @@ def give_back(session: Session, run: OpenRun) -> bool:
 
 
 def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun | None]:
-    """Start an attempt, if the run is planned and has had ``attempt.number - 1`` attempts. Return
+    """Start an attempt, or end its run, or do nothing: :class:`Begun` lists the outcomes. Return
     the outcome and, for ``BUSY``, the other run of the job that is running; else None.
 
     Args:
         session: a session outside a transaction.
-        attempt: the attempt to start.
-        most: how often a run may be started.
+        attempt: the attempt to start. It starts only if it is the next one of a planned run.
+        most: how often a run may be started. At a later attempt the run fails: ``EXHAUSTED``.
 
     Raises:
         StoreError: it is unknown whether the attempt was started. Call this again to find out.
@@ -320,8 +320,8 @@ def beat(session: Session, attempt: Attempt) -> bool:
 def finish(
     session: Session, attempt: Attempt, state: str, detail: str | None, rows: int | None = None
 ) -> bool:
-    """Write the result of the attempt, with the state ``done`` or ``failed``. Returns False if the
-    run does not belong to this attempt any more."""
+    """End the run of an attempt, with the state ``done`` or ``failed``, and the text and the number
+    of rows for its row. Return False, and change nothing, if the run is not this attempt's."""
     number = None if rows is None else max(-_MAX_ROWS, min(rows, _MAX_ROWS))
     return _change(
         session,

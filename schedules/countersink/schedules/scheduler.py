@@ -63,7 +63,8 @@ def run(
         vitals: the state and numbers for metrics; they are updated during the call.
 
     Returns:
-        The exit status: 0, or 1 if the tables are too new for this program, or after a bug.
+        The exit status: 0 after a stop; 1 if the tables are too new for this program, or after an
+        unexpected error.
 
     Raises:
         Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
@@ -220,7 +221,8 @@ class Planner:
             )
 
     def _plan(self, session: Session, jobs: Mapping[str, JobRow]) -> float:
-        """Plan the runs that are due. Returns the seconds until the next planned time."""
+        """Plan the due runs of ``jobs``. Return the seconds until the next planned time, at most
+        ``look_every_s``. Jobs that are paused, off, or not in the options are left out."""
         now = runs.clock(session)
         wait = timedelta(seconds=self._options.look_every_s)
         for job in jobs.values():
@@ -240,7 +242,7 @@ class Planner:
         self, session: Session, job: JobRow, cron: Cron, now: datetime
     ) -> datetime | None:
         """Plan the due runs of one job. Returns the job's next time; None if there is none. Returns
-        ``now`` if another scheduler has changed the job, so that it must be read again."""
+        ``now`` if the job was changed or paused meanwhile, so that it must be read again."""
         while job.next_at is not None and job.next_at <= now:
             following = cron.after(max(job.next_at, now - RECENT))
             if not rerun(partial(runs.claim, session, job, following)):

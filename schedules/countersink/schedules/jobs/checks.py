@@ -1,7 +1,8 @@
 """The jobs ``verify`` and ``alarms``. ``verify`` compares counters with the ledger, and tracked
-tables with their counters. Reasons for an alarm are the age of the queue, a Redis that does not
-answer, entries that Redis lost in the last ``LOST_DAYS`` days, dead rows, and jobs without success
-for ``UNSUCCESSFUL_HOURS`` hours. See ``options.py`` for the limits.
+tables with their counters. Reasons for an alarm are an entry that has waited too long in the queue,
+a Redis that does not answer, entries that Redis lost in the last ``LOST_DAYS`` days, too many dead
+letters, and jobs without success for ``UNSUCCESSFUL_HOURS`` hours. See ``options.py`` for the
+limits.
 """
 
 from collections import Counter
@@ -33,7 +34,8 @@ _READ_S: Final = 30.0
 
 
 def verification(context: Context) -> JobOutcome:
-    """Verify all counters and tracked tables. Nothing is repaired.
+    """Compare all counters with the ledger, and all tracked tables with their counters, as
+    ``countersink verify`` does. Nothing is repaired. The result says how many there were.
 
     Raises:
         TablesDiffer: there are differences.
@@ -63,11 +65,12 @@ def verification(context: Context) -> JobOutcome:
 
 
 def alarms(context: Context) -> JobOutcome:
-    """Check all limits, then raise one alarm that names all limits that are exceeded. New losses of
-    entries in Redis are first written to MySQL.
+    """Look for new losses of entries in Redis, and record them in MySQL, as workers do. Then check
+    for all reasons of an alarm that the module's docstring lists, and raise one alarm that names
+    those that were found. If there are none, return a result that says so.
 
     Raises:
-        Alarm: a limit is exceeded, or Redis does not answer: a person has to look.
+        Alarm: there are reasons for an alarm: a person has to look.
         StoreError: the database failed.
     """
     with open_tables(context.mysql_url, read_timeout=_READ_S) as session:
@@ -112,10 +115,10 @@ def _dead(session: Session, limit: int) -> Iterator[str]:
 
 
 def _jobs(session: Session) -> Iterator[str]:
-    """Yield a sentence for each job that had no success for ``UNSUCCESSFUL_HOURS`` hours. Such a
-    job has a run that was planned longer ago than that, and neither this run nor a later one was
-    successful: they failed, were skipped, or never began. Jobs that are paused or off are left out,
-    and ``alarms`` itself."""
+    """Yield a sentence of the alarm for each job that had no success for ``UNSUCCESSFUL_HOURS``
+    hours. Such a job has a run that was planned longer ago than that, and neither this run nor a
+    later one was successful: they failed, were skipped, never began, or have not ended. Jobs that
+    are paused or off are left out, and ``alarms`` itself."""
     found = session.query(
         "SELECT name, MIN(run.planned_at) AS since FROM job JOIN job_run AS run ON run.job = name"
         " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"

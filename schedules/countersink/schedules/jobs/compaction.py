@@ -50,8 +50,9 @@ class CompactOptions:
 
     Attributes:
         counter: the only counter to compact, together with its breakdowns; None for all counters.
-        before: compact only buckets of days before this day, whether they are open or closed. None
-            to compact closed buckets, and keys above the threshold in open buckets.
+        before: compact all keys of the buckets of days before this day (in the counter's time
+            zone), both open and closed buckets, and no others. None to compact all keys of closed
+            buckets, and the keys that ``threshold`` selects in open buckets.
         recent_days: compact only buckets of today (UTC) and of this number of days before it; None
             for no such limit.
         grace_s: seconds from the end of a bucket until it counts as closed. Late events need this
@@ -79,8 +80,9 @@ def compact(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[PassDone], object] | None = None,
 ) -> PassDone:
-    """Make one pass that compacts all that ``options`` select. Totals are the same before, during
-    and after it.
+    """Make one pass that compacts all that ``options`` select, and return its result, in which
+    ``finished`` is False if ``stop`` ended the pass. Totals are the same before, during and after
+    the pass.
 
     Args:
         connect: opens sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
@@ -100,8 +102,8 @@ def compact(
 
 
 def job(context: Context) -> JobOutcome:
-    """Compact the buckets of the last days at the scheduled pace. The job ``retention`` compacts
-    all buckets."""
+    """Compact the buckets of today and of the ``RECENT_DAYS`` days before it, at the scheduled
+    pace. The job ``retention`` compacts all buckets."""
     options = scheduled(context, recent_days=RECENT_DAYS)
     done = compact(partial(open_tables, context.mysql_url), options, stop=context.stop)
     return done.outcome(
@@ -111,8 +113,8 @@ def job(context: Context) -> JobOutcome:
 
 
 def scheduled(context: Context, *, recent_days: int | None = None) -> CompactOptions:
-    """Return the options for scheduled jobs: all counters, at the pace that the run's options
-    determine.
+    """Return the options of a pass of the job ``compact`` or ``retention``: all counters, at the
+    pace that the run's options determine.
 
     Args:
         context: the argument of the job.
@@ -129,7 +131,8 @@ def scheduled(context: Context, *, recent_days: int | None = None) -> CompactOpt
 
 
 class Pass:
-    """One pass over the buckets of counters, as a context manager. For use in one thread.
+    """One pass over the buckets of counters, for compaction and for rolling up. For use in one
+    thread. It connects when it is made; the end of its ``with`` block closes the connection.
 
     Args:
         connect, options, stop, progress: the same as for :func:`compact`.
@@ -210,15 +213,15 @@ class Pass:
 
     @contextmanager
     def defer_unknown_zone(self) -> Iterator[None]:
-        """Catch the error about a counter whose time zone this machine does not know, so that the
-        other counters are done first. :meth:`end` raises the first such error."""
+        """Leave the ``with`` block without an error if this machine does not know a counter's time
+        zone, so that the other counters are done first. :meth:`end` raises the first such error."""
         try:
             yield
         except UnknownZone as error:
             self._unknown_zone = self._unknown_zone or error
 
     def end(self) -> PassDone:
-        """Return the result of the whole pass.
+        """Return the result of the whole pass, with its duration, and whether it was stopped.
 
         Raises:
             UnknownZone: this machine does not know a counter's time zone. The counter was left out;

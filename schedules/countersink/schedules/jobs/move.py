@@ -5,10 +5,9 @@ The transaction begins with a locking read. At REPEATABLE READ this locks the ro
 the gaps between them: until the COMMIT, no other session changes a row there or inserts one, so
 exactly the rows that were added up are deleted. Readers see the whole move or nothing. (At READ
 COMMITTED a row that is inserted in between would be deleted without having been added, so the
-numbers of rows are compared.) Rows of other widths between the range's keys are locked, too.
-
-The locking read does not wait: it fails at once if another session has locked a row. If it waited
-for a transaction that itself waits, workers would queue up behind it.
+numbers of rows are compared.) Rows of other widths between the range's keys are locked, too. The
+locking read does not wait: it fails at once if another session has locked a row. If it waited for
+a transaction that itself waits, workers would queue up behind it.
 
 After the COMMIT, workers that waited for these rows may deadlock with each other, even though they
 lock in the same order. If InnoDB has purged the deleted rows, the workers' locks have become
@@ -54,9 +53,8 @@ _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The result of a move. ``moved`` is the number of rows that were added up elsewhere and
-    deleted. The keys of these rows had ``before`` rows in their buckets until then, and have
-    ``after`` rows there now."""
+    """The result of a move. ``moved`` rows were added up elsewhere and deleted. Their keys had
+    ``before`` rows in their buckets until then, and have ``after`` rows there now."""
 
     before: int = 0
     after: int = 0
@@ -78,18 +76,19 @@ class _Key:
 
 
 def move(session: Session, part: BucketRange) -> Moved:
-    """Move the rows of a range in one transaction. After any error, it may be called again.
+    """Move the rows of a range in one transaction, and return the numbers of rows. After any error,
+    it may be called again. All errors but Unavailable mean that nothing was moved.
 
     Args:
         session: a session at REPEATABLE READ with a short lock wait, outside a transaction.
-        part: the range of keys.
+        part: the range of keys, and the bucket to which their rows move.
 
     Raises:
-        Outdated: the wider bucket may be wrong by now; nothing was moved.
-        Conflict: another session has locked a row; nothing was moved.
-        DamagedSketch, NoSketches: a sketch is damaged, or a library missing; nothing was moved.
+        Outdated: the wider bucket may be wrong by now.
+        Conflict: another session has locked a row.
+        DamagedSketch, NoSketches: a sketch is damaged, or a library missing.
         Unavailable: the connection is lost; either everything was moved, or nothing.
-        StoreError: any other error of a query; nothing was moved.
+        StoreError: any other error of a query.
     """
     with session.transaction():
         if part.to is not None:
@@ -167,8 +166,8 @@ def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[by
 def _post(
     session: Session, part: BucketRange, to: Wider, keys: list[_Key], sums: list[tuple[bytes, int]]
 ) -> None:
-    """Post the move to the ledger. If rows and ledger differed before the move, they differ as much
-    after it."""
+    """Post to the ledger that the rows of ``keys`` left their buckets, and ``sums`` came into the
+    wider bucket. If rows and ledger differed before the move, they differ as much after it."""
     left, came = BucketSums(), BucketSums()
     for one in keys:
         left.add_row(part.counter, one.bucket, one.key, one.amount)
@@ -233,13 +232,13 @@ class PassDone:
         rows_after: number of rows that these keys have now.
         ranges: number of transactions that moved rows.
         rolled_up: number of rows that were added to wider buckets.
-        counters: number of counters whose buckets are rolled up.
+        counters: number of counters with rolled-up buckets, also of those without rows to move.
         busy: keys whose rows another transaction had locked; the next pass comes back to them.
         unreadable: keys with damaged sketches, or keys whose sketches need a missing library.
         astride: buckets that cross the end of a month or day, so no wider bucket contains them.
         unknown: buckets of an unknown width.
         seconds: duration of the pass.
-        share: share of the counters that the pass has read, from 0 to 1.
+        share: share of the counters that compaction has read, from 0 to 1.
         finished: whether the pass has ended without being stopped.
     """
 
@@ -275,7 +274,7 @@ class PassDone:
         return {why: left for why, left in every.items() if left}
 
     def outcome(self, summary: str) -> JobOutcome:
-        """Return the result of the job, with a sentence that begins with ``summary``."""
+        """Return a job's result. Its sentence is ``summary``, then what was left, and why."""
         for why, left in self.left.items():
             summary += f"; {why}: {len(left):,}, first {left[0]}"
         rows = self.rows_before - self.rows_after + self.rolled_up
@@ -323,8 +322,9 @@ class Mover:
         to: Wider | None = None,
     ) -> bytes | None:
         """Move the rows of the next keys of a bucket (after ``after``; None: from the first key on)
-        as :meth:`move` does, and return the last of the keys; None if there are none. The number of
-        rows that move at once grows without conflicts and shrinks after them.
+        to the wider bucket ``to`` (None: slot 0), as :meth:`move` does. Return the last of these
+        keys; None if there are none. The number of rows that move at once grows without conflicts
+        and shrinks after them.
 
         With ``above``, as in an open bucket, the first and the last key have more than ``above``
         rows; smaller keys between them move, too. The number of rows then stays at or below its
@@ -340,8 +340,8 @@ class Mover:
         return part.last
 
     def move_all(self, counter: str, labels: Sequence[int], to: Wider) -> None:
-        """Move the rows of the buckets with the sorted ``labels`` to the bucket ``to``, as
-        :meth:`move` does: a stop ends it early, some keys may stay, and the errors are the same."""
+        """Move the rows of all keys of the buckets with the sorted ``labels`` to the bucket ``to``,
+        as :meth:`move` does: a stop ends it early, some keys may stay, its errors are raised."""
         while labels and not self._pace.stopped:
             some = labels[:TOGETHER]
             few = self.run(partial(small_buckets, counter=counter, labels=some, rows=self._size))

@@ -77,7 +77,7 @@ class BucketRange:
 
     @property
     def lowest_slot(self) -> int:
-        """The lowest slot whose rows are moved."""
+        """The lowest slot whose rows are moved: 0 to a wider bucket, else 1."""
         return COMPACTED + 1 if self.to is None else COMPACTED
 
     def where(self) -> tuple[str, list[object]]:
@@ -92,7 +92,7 @@ class BucketRange:
 
 @dataclass(frozen=True, slots=True)
 class BucketKey:
-    """A key of a bucket, or a whole bucket if ``key`` is None.
+    """A key of a bucket, or a whole bucket if ``key`` is None, that a pass left as it was.
 
     Attributes:
         counter: the counter of the bucket.
@@ -126,11 +126,11 @@ class Page:
     Attributes:
         counters: how many of the given counters were read completely, from the first on.
         buckets: (counter, label, most) for each bucket that may need work. ``most`` is the greatest
-            number of rows that a key of the bucket has in slots other than 0. It is None if they
-            were not counted.
-        beyond: where the next call must start if even the first counter was not read completely: a
-            time after the buckets that were read and not after the next one, in Unix seconds of the
-            column ``bucket``. None otherwise.
+            number of rows that a key of the bucket has in slots other than 0. It is None if the
+            bucket has too many rows to count them.
+        beyond: the argument ``start`` of the next call, if even the first counter was not read
+            completely (``counters`` is 0 then): later than all buckets that were read, and not
+            later than the first one that was not. None otherwise.
     """
 
     counters: int
@@ -162,7 +162,8 @@ def page(
         start, end: read only buckets from ``start`` to before ``end``, in Unix seconds of the
             column ``bucket``; None for no limit.
         rows: maximum number of rows that one call reads. A bucket with more rows is returned
-            without being read, once for each width that the counter's buckets may have.
+            without being read: once, with None for ``most``, for each width that the counter's
+            buckets may have.
     """
     done, beyond = len(counters), None
     where, values = _where(counters, start, end)
@@ -307,7 +308,7 @@ def small_buckets(
 
 
 def keys_of(session: Session, part: BucketRange) -> list[bytes]:
-    """Return the keys in a range that have rows to move, in order."""
+    """Return the keys in a range that have rows to move, in order, so that it can be halved."""
     where, args = part.where()
     found = session.query(
         f"SELECT DISTINCT counter_key FROM {_ROWS}"

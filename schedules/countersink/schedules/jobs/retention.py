@@ -1,8 +1,8 @@
 """The jobs ``retention`` and ``prune``. ``retention`` compacts all buckets; then it rolls up those
 that are older than their counter's ``keep`` into wider ones (minutes, quarters, hours, days,
 months). This module says which buckets are due, and in which order. ``prune`` deletes guards, runs,
-records of keys and dead letters that are not needed any more, and what is left of removed
-breakdowns.
+records of daily key numbers (for the caps of keys) and dead letters that are not needed any more,
+and what is left of removed breakdowns.
 
 Before buckets are rolled up into a width, the counter's row gets the time up to which they are
 rolled up (in a column such as ``rolled_day``; the time never goes back). Then the rows are moved,
@@ -62,7 +62,8 @@ def roll_up(
     rows: int = 2000,
     stop: Callable[[], bool] = lambda: False,
 ) -> PassDone:
-    """Make one pass that rolls up all that is due. Totals are the same before, during and after it.
+    """Make one pass that rolls up all that is due, at full speed, and return its result. Unlike
+    :func:`job`, compact nothing. Totals are the same before, during and after the pass.
 
     Args:
         connect: opens sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
@@ -95,8 +96,8 @@ def job(context: Context) -> JobOutcome:
 
 
 class _RollUp:
-    """The part of a pass that rolls up the buckets of counters which have, or had, the setting
-    ``keep``."""
+    """The part of a pass, after compaction, that rolls up the buckets of counters which have, or
+    had, the setting ``keep``: :meth:`run` does all of it."""
 
     def __init__(self, one: Pass) -> None:
         self._pass = one
@@ -178,9 +179,10 @@ def _goal_and_width(goal: tuple[Wider, int]) -> tuple[int, int]:
 
 
 def _is_within(scheme: Scheme, wider: Width, goal: int, label: int) -> bool:
-    """Return whether the bucket ``label`` may be rolled up into the wider bucket ``goal``. For
-    ``month``, the bucket must lie within one month. For ``day``, it must lie within one day. For
-    narrower widths, the wider bucket must lie within one day.
+    """Return whether the bucket with the label ``label`` may be rolled up into the one with the
+    label ``goal``, whose width is ``wider``. For ``month``, the bucket must lie within one month.
+    For ``day``, it must lie within one day. For narrower widths, the wider bucket must lie within
+    one day.
     """
     if wider == "month":
         return goal == scheme.label_in("month", (scheme.ends_at(label) - 1) // 60)
@@ -194,9 +196,9 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 
 def _kept(session: Session) -> list[tuple[str, str | None]]:
     """Return (name, keep_steps) of each counter that has keep steps (see ``keep_steps.py``), or
-    that has buckets which were rolled up. First, if the default settings have keep steps, insert a
-    row into the table ``counter`` for each counter that has none there, so that the defaults hold
-    for it."""
+    that has buckets which were rolled up; keep_steps is None if it has no steps now. First, if the
+    default settings have keep steps, insert a row into the table ``counter`` for each counter that
+    has none there, so that the defaults hold for it."""
     if read_control(session, lock="").defaults.keep_steps:
         insert_all_rows(session)
     return session.query(
@@ -235,7 +237,7 @@ _MOST_DAYS: Final = 36_500
 def prune(context: Context) -> JobOutcome:
     """Delete guards, runs and dead letters that are older than ``ledger_days``, ``runs_days`` and
     ``dead_days``. Also delete records of daily key numbers that are not needed any more, and rows
-    of breakdowns that were removed from their counters' settings.
+    of breakdowns that were removed from their counters' settings. The result says how many.
 
     Raises:
         StreamError: Redis did not answer, or refused; nothing was pruned.
@@ -300,9 +302,9 @@ def _queue(context: Context) -> tuple[int, int | None]:
 
 def _delete_removed(context: Context) -> tuple[int, int, bool]:
     """Delete the rows of breakdowns that were removed from their counters' settings. Such rows are
-    left if a deletion was killed, or if applications counted after it. Return the number of rows,
-    the number of breakdowns that the next run deletes as other transactions held them, and whether
-    the run was not stopped."""
+    left if a deletion was killed, or if applications counted after it. Return the number of deleted
+    rows, the number of breakdowns that are left to the next run because other transactions held
+    their rows, and whether all breakdowns were tried (False: a stop left out some)."""
     deleted = busy = 0
 
     def pause(seconds: float) -> None:
@@ -325,7 +327,13 @@ def delete_runs(
     session: Session, days: float, pace: Pace, *, chunk: int = CHUNK
 ) -> tuple[int, bool]:
     """Delete ended runs that were planned more than ``days`` days ago. Return their number, and
-    whether no such run is left.
+    True if no such run is left; False if a stop ended the deletion early.
+
+    Args:
+        session: a session outside a transaction.
+        days: days for which ended runs are kept.
+        pace: makes the pauses between transactions, and knows whether to stop.
+        chunk: maximum number of runs that one transaction deletes.
 
     Raises:
         StoreError: any error of a statement.
