@@ -18,7 +18,7 @@ class JobFailed(Exception):
     The message is a sentence for people, which ``runs`` and the logs show unchanged, so it contains
     no secret. If a job raises any other exception that is not StoreError or StreamError, that is a
     bug. A run that failed with this error is not tried again, because its reason does not go away
-    within seconds. The next planned run checks again.
+    within seconds; the next planned run checks again. For the exception, see :class:`RunStopped`.
     """
 
 
@@ -41,10 +41,12 @@ class RunFailed(Exception):
 
 
 class NotOurs(Exception):
-    """An RQ job is not countersink's: it calls another function."""
+    """An RQ job in the queue is not countersink's, because it calls another function. The job
+    process does not execute it."""
 
 
 class Outdated(Exception):
-    """A counter, perhaps another one, was changed or deleted after a pass of retention had read the
-    counters, so the wider bucket may be wrong. The transaction that noticed this has moved no row.
+    """A counter was changed or deleted after a pass of retention had read the counters. So the
+    wider bucket that the pass has chosen may be wrong, even if another counter was changed. The
+    transaction that noticed this has moved no row; the pass reads the counters again and goes on.
     """

@@ -132,11 +132,11 @@ class _Supervisor:
 
     def ask_to_end(self) -> None:
         """Ask the current run to end, and each run that begins later; each is asked once. Return
-        when :attr:`ended` is set.
+        when :attr:`ended` is set, which :func:`run` does at its end.
 
         If there has been no run for ``_IDLE_S`` seconds and :attr:`ended` is not set, the main
-        thread hangs in a call to Redis. Then exit the process immediately: without a run, nothing
-        is lost.
+        thread hangs in a call to Redis. Then exit the process immediately with status 0: without a
+        run, nothing is lost.
         """
         asked_pid, busy = 0, time.monotonic()
         while not self.ended:

@@ -5,8 +5,8 @@ A link to a board has the names of the board's counters in its row of ``api_key`
 ``store/links.py``). A change of the board changes these rows in the same transaction, so a link
 never shows a counter that the board does not.
 
-No two changes run at the same time, and no counter is deleted meanwhile; but workers go on
-counting. See :func:`in_turn`.
+Changes of boards and creations of links to boards run one after another, and no counter is deleted
+meanwhile; workers go on counting. See :func:`in_turn`.
 """
 
 import json
@@ -60,7 +60,8 @@ class Board:
     Attributes:
         name: its name.
         items: its counters, in the order in which they are shown.
-        author: name of the API key that changed it last; empty if no key was needed.
+        author: name of the API key that changed it last; empty if it was changed without a key, as
+            on the command line.
         changed: time of the last change, a naive datetime in UTC.
     """
 
@@ -75,13 +76,13 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
 
     Args:
         session: a session outside a transaction.
-        name: a name that no board has.
+        name: a name that :data:`NAME` matches and no board has.
         items: 1 to :data:`MAX_ITEMS` items.
-        author: name of the API key that creates it; empty if there is none.
+        author: name of the API key that creates it; empty if it is created without a key.
 
     Raises:
-        ValueError: ``name`` or the number of items is not as described above.
-        UnknownCounter: a counter does not exist.
+        ValueError: ``name`` does not match, or the number of items is wrong.
+        UnknownCounter: the counter of an item does not exist.
         BoardRefused: a board has this name already, or there are :data:`MAX_BOARDS` boards already.
     """
     if NAME.fullmatch(name) is None:
@@ -108,7 +109,8 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
 
 
 def change(session: Session, name: str, items: Sequence[BoardItem], author: str = "") -> Board:
-    """Replace the items of a board, and return the board. Links to it then show the new items.
+    """Replace the items and the author of a board, and return the board. Links to it then show the
+    new items.
 
     Args are those of :func:`create`, with the name of an existing board.
 
@@ -152,13 +154,13 @@ def in_turn(session: Session, work: Callable[[], Result]) -> Result:
     """Run ``work`` in a transaction during which nobody else changes boards or creates links to
     them, and no counter is deleted. Commit, and return the result of ``work``.
 
-    Such transactions take turns by a lock on a row that every installation has, and that nobody
-    locks to count. Workers share the lock on the control row, which the deletion of a counter needs
-    alone.
+    Such transactions run one after another, because each locks the row of version 1 in
+    ``schema_version``; workers do not lock this row. Each also takes the share lock on the control
+    row, as workers do. The deletion of a counter takes that lock exclusively, so it waits.
 
     Args:
         session: a session outside a transaction.
-        work: run again after a conflict with another transaction.
+        work: called in the transaction; called again after a conflict with another transaction.
     """
 
     def locked() -> Result:
@@ -188,12 +190,13 @@ def list_boards(session: Session) -> list[Board]:
 
 
 def counters_of(board: Board) -> list[str]:
-    """Return the names of a board's counters, each once."""
+    """Return the names of a board's counters, each once, in the order of the items."""
     return list(dict.fromkeys(item.counter for item in board.items))
 
 
 def _checked(session: Session, items: Sequence[BoardItem]) -> str:
-    """Check the items of a board, and return them as JSON text."""
+    """Check the number and the counters of a board's items, and return the items as JSON text for
+    the table. Raises ValueError and UnknownCounter as :func:`create`."""
     if not 1 <= len(items) <= MAX_ITEMS:
         raise ValueError(f"a board has 1 to {MAX_ITEMS} items")
     for counter in dict.fromkeys(item.counter for item in items):

@@ -8,8 +8,8 @@
     NoSuchKey      a LookupError: no key that is not revoked has this id or name, or several have
                    the name
     NoSuchLink     a LookupError: no link has this id, or it has expired
-    TooManyLinks   a ValueError: the maximum of valid links is reached
-    TooManyNotes   a ValueError: the maximum of notes on a counter is reached
+    TooManyLinks   a ValueError: the maximum of valid links, or of those of one API key, is reached
+    TooManyNotes   a ValueError: the maximum of notes on a counter, or on all, is reached
 """
 
 from countersink.runtime.errors import ExplainedError
@@ -41,4 +41,4 @@ class TooManyLinks(ExplainedError, ValueError):
 
 
 class TooManyNotes(ValueError):
-    """The maximum of notes on a counter is reached."""
+    """The maximum of notes on one counter, or of notes on all counters, is reached."""

@@ -2,8 +2,8 @@
 Share). This module creates, lists and revokes them. See ``store/api_keys.py`` for their tokens.
 
 A link is a row of the table ``api_key``. Its scope is ``share``, and its ``counters`` are one
-counter, or those of a board. It is looked up like an API key. The column ``parent`` has the API key
-that created the link; when that key ends, the link ends with it.
+counter, or those of a board. It is looked up like an API key. The column ``parent`` has the id of
+the API key that created the link; when that key expires or is revoked, the link ends, too.
 """
 
 from dataclasses import dataclass
@@ -54,19 +54,20 @@ class ShareLink:
 def create(
     session: Session, counter: str, expires: datetime, /, *, api_key: str = ""
 ) -> tuple[ShareLink, str]:
-    """Create a link, and delete all links that have expired.
+    """Create a link to a counter, and delete all links that have expired.
 
     Args:
         session: a session outside a transaction.
         counter: name of the counter that the link shows; it need not exist.
         expires: an aware datetime in the future, at most :data:`MAX_DAYS` days ahead.
-        api_key: id of the API key that creates the link; empty if there is none.
+        api_key: id of the API key that creates the link, and with which the link ends; empty if it
+            is created without a key.
 
     Returns:
         the link, and its token. The database keeps only a hash of the token's secret.
 
     Raises:
-        ValueError: ``counter`` or ``expires`` is not as described above.
+        ValueError: ``counter`` is no valid name, or ``expires`` is not as described above.
         TooManyLinks: there are :data:`MAX_LINKS` valid links, or :data:`MAX_LINKS_OF_KEY` of this
             API key.
     """
@@ -79,10 +80,10 @@ def create(
 def create_to_board(
     session: Session, board: str, expires: datetime, /, *, api_key: str = ""
 ) -> tuple[ShareLink, str]:
-    """Create a link to a board. It shows the counters of the board, also after the board has
-    changed, and ends when the board is deleted.
+    """Create a link to a board. The link always shows the present counters of the board, and ends
+    when the board is deleted.
 
-    Args, result and errors are those of :func:`create`.
+    Args, result and errors are those of :func:`create`, with the name of a board.
 
     Raises:
         NoSuchBoard: no board has this name.
@@ -127,7 +128,8 @@ def _create(
 
 
 def path_of(link: ShareLink, token: str) -> str:
-    """Return the path and fragment of a link's URL, to append to the address of the HTTP interface.
+    """Return the path (:data:`PAGE`) and fragment of a link's URL, to append to the address of the
+    HTTP interface.
 
     The token is in the fragment (after the ``#``). Browsers do not send the fragment, so no proxy
     logs the token.

@@ -84,11 +84,13 @@ def delete(session: Session, counter: str, day: date) -> bool:
 def notes(
     session: Session, counters: list[str], start: date | None = None, end: date | None = None
 ) -> list[DayNote]:
-    """Return the notes of some counters, ordered by day. A day's note on all counters comes last.
+    """Return the notes of some counters, ordered by day. Of one day, the note on all counters comes
+    after the notes on single counters.
 
     Args:
         session: a session.
-        counters: one or more names of counters; :data:`ALL_COUNTERS` may be among them.
+        counters: one or more names of counters. Notes on all counters are returned only if
+            :data:`ALL_COUNTERS` is among them.
         start, end: the first and the last day; None for no limit.
     """
     rows = session.query(

@@ -61,7 +61,7 @@ class Verified:
 
     Attributes:
         counters: number of counters that were compared; breakdowns count, too.
-        rows: number of rows of these counters.
+        rows: number of rows of these counters in ``counter_slot``.
         differences: the differences of counters, in the order in which they were found.
         finished: False if ``stop`` ended the comparison early, so that the rest was not compared.
         tables: number of tracked tables that were compared.
@@ -83,7 +83,8 @@ class Verified:
 
 
 def open_session(where: Settings | str) -> Session:
-    """Open a session for :func:`verify`.
+    """Open a session for :func:`verify`: at REPEATABLE READ, and with :data:`READ_SECONDS` for each
+    query. ``where`` is the database, as settings or a URL.
 
     Raises:
         StoreError: as raised by :func:`countersink.database.sessions.open_tables`.
@@ -111,7 +112,7 @@ def verify(
             ``counter`` or ``table``, not both.
         stop: called between two groups of counters, and between two tables. If it returns true, the
             comparison ends early.
-        progress: called with a description of what is compared next.
+        progress: called with a short English description of what is compared next.
 
     Raises:
         UnknownCounter: no counter has this name, or no such table is tracked.
@@ -160,7 +161,8 @@ def _verify_all(
     session: Session, stop: Callable[[], bool], progress: Callable[[str], object]
 ) -> Verified:
     """Compare every counter with the ledger, in groups of counters with neighbouring names; then
-    their breakdowns and sketches. No tracked table is read.
+    their breakdowns and sketches. No tracked table is read. ``stop`` and ``progress`` are those of
+    :func:`verify`.
     """
     counters, rows, differences = 0, 0, list[Difference]()
     after: str | None = None
@@ -218,8 +220,8 @@ def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
 
 
 def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
-    """Return the differences between some counters and the ledger, and between the counters and
-    what backfills have recorded. The caller has a snapshot.
+    """Compare some counters with the ledger, and with what backfills have recorded. Return the
+    number of these counters and of their rows, and the differences. The caller has a snapshot.
 
     Args:
         session: the caller's session.
@@ -257,7 +259,8 @@ count these events, too."""
 
 
 def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
-    """Yield the differences between a counter and its breakdowns. The caller has a snapshot.
+    """Yield one difference for each breakdown of a counter that differs from the counter on any
+    day. The caller has a snapshot.
 
     Nothing is yielded if this machine does not know the time zone, or if a bucket is invalid: other
     checks report that.

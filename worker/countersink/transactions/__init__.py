@@ -108,7 +108,7 @@ class SettingsCache:
     """Keeps the settings of counters for a minute. Thread-safe and fork-safe.
 
     Args:
-        connect: opens a session at REPEATABLE READ, and checks the tables' version.
+        connect: opens a session to write, at REPEATABLE READ, and checks the tables' version.
         pool: sessions for reading.
         clocks: returns the present times. Tests pass another function.
     """
@@ -127,8 +127,7 @@ class SettingsCache:
 
         Args:
             counter: the counter's name, which was checked.
-            at: time of the event, an aware datetime; None for the present time on the server's
-                clock.
+            at: time of the event, an aware datetime; None for the present time of the server.
 
         Raises:
             TypeError, ValueError: as raised by :func:`countersink.runtime.limits.minute_of`.
@@ -149,7 +148,8 @@ class SettingsCache:
             found, anew = self.read(counter), True
 
     def dimensioned(self, counter: str) -> Dimensioned | None:
-        """Return the dimensions and breakdowns of a counter; None if it has none or does not exist.
+        """Return the dimensions and breakdowns of a counter, for :meth:`Increments.delete`; None if
+        it has none or does not exist. They are read anew; kept settings are not used.
 
         Raises:
             TrackedCounter, StoreError: as raised by :meth:`for_event`.
@@ -162,14 +162,14 @@ class SettingsCache:
         return self._pool.read(work)
 
     def forget(self, counter: str) -> None:
-        """Drop the settings of a counter, so that the next use reads them."""
+        """Drop a counter's settings after an UnknownZone, so that the next use reads them anew."""
         self._known.pop(counter, None)
 
     def read(self, counter: str) -> AppSettings:
         """Read, keep and return a counter's settings, after :func:`_fix_zone` if it is necessary.
 
         Raises:
-            The exceptions of :meth:`for_event`.
+            UnknownCounter, TrackedCounter, StoreError: as raised by :meth:`for_event`.
         """
         work = partial(_read, counter=counter, asked=self._clocks(), clocks=self._clocks)
         while (settings := self._pool.read(work)) is None:
@@ -189,7 +189,7 @@ change again ten minutes after it was fixed."""
 def _read(
     session: Session, counter: str, asked: Clocks, clocks: Callable[[], Clocks]
 ) -> AppSettings | None:
-    """Read a counter's settings; None if its zone may change: call :func:`_fix_zone` first."""
+    """Read a counter's settings. None if it needs :func:`_fix_zone` first: its zone may change."""
     refuse_tracked(session, counter)
     control = read_control(session, lock="")
     if control.strict and not known_names(session, (counter,)):
@@ -237,8 +237,7 @@ class Increments:
     """Adds to counters and deletes keys on the application's connections. Thread- and fork-safe.
 
     Args:
-        connect: opens a session at REPEATABLE READ, and checks the tables' version.
-        pool: sessions for reading.
+        connect, pool: sessions to read and write settings; see :class:`SettingsCache`.
         database: name of countersink's database.
     """
 
@@ -253,7 +252,8 @@ class Increments:
         amounts: Sequence[tuple[object, int]],
         at: datetime | None,
     ) -> None:
-        """Add amounts to keys, in the connection's transaction or, if it has none, in a new one.
+        """Add amounts to keys, in the connection's transaction or, if it has none, in a new one,
+        which is committed.
 
         Args:
             connection: a connection of the application.
@@ -265,7 +265,7 @@ class Increments:
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing was sent.
             UnknownCounter, TrackedCounter, UnknownDimension: as raised by ``Store.increment``.
-            StoreError: its settings could not be read; or this machine does not know its time zone.
+            StoreError: the counter's settings could not be read, or its time zone is unknown here.
             The driver's own exceptions, unchanged.
         """
         check_name(counter)
@@ -291,12 +291,12 @@ class Increments:
                 post_in(connection, self._database, name, posting)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Delete the rows of a key with their sketches. :meth:`add` says in which transaction.
+        """Delete the rows of a key, if any, with their sketches. Transaction as in :meth:`add`.
 
         Raises:
             The exceptions of :meth:`add`, except UnknownCounter and UnknownDimension.
             ValueError: also if the key is empty and the counter has breakdowns.
-            Conflict: other transactions went on adding rows of the key.
+            Conflict: other transactions went on adding rows of the key; nothing was deleted.
         """
         check_name(counter)
         wanted = _key_bytes(key)
@@ -311,7 +311,7 @@ class Increments:
             raise Conflict(f"the key {key!r} of {counter} is counted by others all the time")
 
     def _insert(self, found: AppSettings, cells: Sequence[Cell]) -> str:
-        """Return the statement that adds amounts to cells of a counter and its breakdowns."""
+        """Return the SQL, with all values in it, that adds to cells of a counter and breakdowns."""
         slot_sql = slot(found.app_slots, found.snapshot_isolation)
         values = ", ".join(
             f"('{name}', '{label_text(label)}', X'{key.encode().hex()}', {width_number(label):d},"
@@ -355,7 +355,7 @@ _NO_LIMIT: Final = f"LIMIT {2**64 - 1}"
 
 def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> bool:
     """Delete the rows of a key with their sketches, and post the change to the ledger, in the same
-    transaction. Return True if there were rows, else False.
+    transaction. Return False if there were no rows; else True, so that the caller tries once more.
 
     The DELETE names exactly the rows that were read under a lock, because at READ COMMITTED other
     transactions may insert more rows in between.

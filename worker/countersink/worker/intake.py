@@ -54,8 +54,9 @@ class ReadBatch:
         rows: number of rows in the entries, good and bad.
         drained: True if the batch and all streams are empty, and nothing is pending. Always False
             without the option ``drain``.
-        silent: True if no partition of a Redis Cluster could be read, because no node is available.
-            Always False for a single Redis, where :meth:`Intake.next` raises instead.
+        silent: True if no partition of a Redis Cluster could be read, because no node is available;
+            the worker's state is then ``waiting``, not ``idle``. Always False for a single Redis,
+            where :meth:`Intake.next` raises instead.
     """
 
     entries: dict[str, Incoming] = field(default_factory=dict)
@@ -87,10 +88,12 @@ class Intake:
         group: this worker's consumer; the intake keeps ``group.streams`` up to date.
         options: the worker's options.
         log: the worker's log.
-        follow: whether to look for new partitions.
+        follow: whether to look for new partitions; False for an intake of
+            :class:`~countersink.worker.readers.Readers`, which reads one partition.
 
     Attributes:
-        lost: number of unapplied entries that this worker found trimmed from their streams.
+        lost: number of entries that this worker found pending, but trimmed from their streams.
+            Unless they were applied before, their counts are lost.
         away: always empty. It exists because :class:`~countersink.worker.readers.Readers` has it,
             for partitions that cannot be read now; this class reads a single server.
     """
@@ -131,11 +134,12 @@ class Intake:
         return len(self._group.streams)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
-        """Return the next batch, or an empty one if no entry came within ``batch_wait_ms``.
+        """Do the chores that are due, and return the next batch: entries that were taken over from
+        other workers, or else new ones. It is empty if no entry came within ``batch_wait_ms``.
 
         Args:
-            fresh: whether to read new entries. If false, Redis is not asked: only entries that were
-                read before are returned.
+            fresh: False after a request to stop. Then Redis is not asked, no chore is done, and
+                only entries that were read before are returned.
 
         Raises:
             StreamError: Redis does not answer, or refuses. The next call returns the entries that
@@ -165,7 +169,8 @@ class Intake:
         chore()
 
     def leave(self, brief_client: redis.Redis) -> None:
-        """Delete this consumer from every stream where it has no pending entries.
+        """Delete this consumer, at the end of the worker, from the group of every stream where it
+        has no pending entries.
 
         Args:
             brief_client: a client with a short timeout.
@@ -184,11 +189,11 @@ class Intake:
         return batch
 
     def _recover(self) -> None:
-        """Do the chores that are due: find new streams, take over entries of other workers, delete
-        idle consumers.
+        """Do the chores that are due: find new streams, take over entries of other workers, find
+        entries that are pending with no worker, delete idle consumers.
 
         Raises:
-            StreamUnavailable: Redis is unavailable. The next call does the chores that are left.
+            StreamError: Redis is unavailable. The next call does the chores that are left.
         """
         if self._follows:
             self._do(self._follow_partitions, PARTITIONS_EVERY_S)
@@ -321,8 +326,8 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
 
 
 def as_dead_letter(entry: Incoming) -> Incoming:
-    """Return a copy of ``entry`` that has no rows, and a dead letter for the whole entry
-    (``internal_error``).
+    """Return a copy of ``entry`` to apply in its place, after it failed repeatedly. The copy has no
+    rows, and a dead letter for the whole entry (``internal_error``).
     """
     dead = DeadRow.from_bad(entry.id, entry.stream, entry.at, _internal_error(entry.payload))
     return Incoming(entry.id, entry.at, (), (dead,), entry.stream, entry.payload)

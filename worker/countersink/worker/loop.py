@@ -69,8 +69,8 @@ def run(
     """Run a worker until a stop (SIGTERM, SIGINT or ``stop``) or, with ``drain``, until the streams
     are empty; return its exit status.
 
-    It waits for servers that are away. In the main thread it sets signal handlers, and restores the
-    former ones at the end.
+    The worker waits for servers that are away. If called in the main thread, this function sets
+    signal handlers, and restores the former ones at the end.
 
     Args:
         options: the settings.
@@ -148,8 +148,8 @@ class Loop:
         self._batch = ReadBatch()
 
     def run(self) -> int:
-        """Apply entries until the end; then release the slot, the consumer and the sessions. Return
-        the exit status.
+        """Apply entries until the end; then release the slot, delete the consumer, and close the
+        sessions. Return the exit status, as described in :func:`run`.
         """
         self._log(
             WorkerAction.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain
@@ -202,8 +202,8 @@ class Loop:
             return self._apply_batches(applier)
 
     def _apply_batches(self, applier: Applier) -> bool:
-        """Apply batches. Return True when the streams are drained. Return False when a stop is
-        requested and all entries that were read are acknowledged.
+        """Apply batches. Return True when the streams are drained. Return False after a stop
+        request, when all that was read is acknowledged, except on a cluster's nodes that are away.
 
         Raises:
             GivenUp: a stop was requested while a server was away; the batch stays pending.
@@ -282,7 +282,7 @@ class Loop:
         return self._mysql.call(partial(applier.apply, [as_dead_letter(entry)]))
 
     def _try(self, applier: Applier, entries: Sequence[Incoming]) -> Applied | Exception:
-        """Apply the entries. Return the figures, or return (not raise) an unexpected error."""
+        """Apply entries, waiting for MySQL. Return figures, or (not raised) an unexpected error."""
         try:
             return self._mysql.call(partial(applier.apply, entries))
         except (GivenUp, SchemaMismatch):

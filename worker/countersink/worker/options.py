@@ -26,13 +26,15 @@ class WorkerOptions:
         batch_wait_ms: ms for which a read of empty streams waits, 1 to 4,000. Entries are applied
             as soon as they arrive. A longer wait only means that a stop is noticed later.
         claim_idle_ms: ms for which an entry must be pending with another worker before this worker
-            takes it over; also the age at which an entry is taken that is pending with no worker
-            and is not delivered again. It should exceed the time of the slowest batch: to take an
-            entry over too early is harmless, but wastes work. Entries of a worker without a
-            heartbeat are taken over after about 3 s, whatever this option says.
+            takes it over. Also the age from which on this worker reads an entry that was delivered
+            once and is now pending with no worker, so that Redis does not deliver it again. It
+            should exceed the time of the slowest batch: to take an entry over too early is
+            harmless, but wastes work. Entries of a worker without a heartbeat are taken over after
+            about 3 s, whatever this option says.
         claim_every_s: seconds between two searches for entries to take over; at most 1 with
             ``drain``.
-        consumer_idle_ms: ms after which an idle consumer without pending entries is deleted.
+        consumer_idle_ms: ms after which an idle consumer of another worker is deleted from the
+            consumer group, if it has no pending entries.
         drain: whether to stop when the streams are empty and nothing is pending with any worker.
         log_format: ``text`` or ``json``; each writes records as lines to stderr.
         stop_within_s: seconds after a signal at which the process ends in any case.
@@ -54,7 +56,7 @@ class WorkerOptions:
     stop_within_s: float = 8.0
 
     def __post_init__(self) -> None:
-        """Check the ranges of numbers."""
+        """Check the ranges of numbers. Raises ValueError."""
         for name in ("batch_entries", "batch_rows", "batch_wait_ms", "claim_idle_ms"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")

@@ -66,8 +66,7 @@ class _Crew:
 
 
 class Readers:
-    """Reads all partitions at the same time, each on a thread. Its methods are for the loop's
-    thread.
+    """Reads each partition on a thread of its own. The loop's thread calls the public methods.
 
     Args:
         connect: makes a client; each thread has its own, and closes it.
@@ -105,7 +104,7 @@ class Readers:
 
     @property
     def lost(self) -> int:
-        """The number of entries that this worker found trimmed before they were applied."""
+        """The sum of :attr:`~countersink.worker.intake.Intake.lost` over all partitions."""
         return sum(reader.intake.lost for reader in self._readers.values())
 
     @property
@@ -129,8 +128,9 @@ class Readers:
         It is empty if none came within ``batch_wait_ms``.
 
         Args:
-            fresh: whether to read new entries. If false, wait a second longer; then an empty batch
-                means that time is up, or that all threads whose nodes answer have ended.
+            fresh: False after a request to stop, when threads read no new entries and end. Then
+                wait a second longer than ``batch_wait_ms``; an empty batch means that this time is
+                up, or that all threads whose nodes answer have ended.
 
         Raises:
             StreamError: a node did not answer while draining. No entry is lost.
@@ -151,18 +151,20 @@ class Readers:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Let the threads acknowledge their batches in ``batch``, and return without waiting."""
+        """Let the threads acknowledge ``batch``, the last one of :meth:`next`. Wait for nothing."""
         for reader in self._taken:
             reader.applied()
         self._taken.clear()
 
     def run_chore(self, chore: Callable[[], object]) -> None:
-        """Call ``chore`` soon on the thread for chores; a hanging node delays only that thread."""
+        """Call ``chore`` soon on the thread for chores, in place of a chore that was not begun yet.
+        A hanging node delays only that thread."""
         self._chore = chore
         self._chore_due.set()
 
     def leave(self, brief_client: redis.Redis) -> None:
-        """End the threads, which delete their consumers. Batches not applied yet stay pending."""
+        """End the threads, which delete their consumers. Batches not applied yet stay pending.
+        ``brief_client`` is not used."""
         self._crew.released.set()
         self._chore_due.set()
         for reader in self._readers.values():
@@ -205,9 +207,7 @@ class Readers:
         )
 
     def _is_drained(self) -> bool:
-        """Return whether all streams are empty and nothing is pending; if not, let the threads go
-        on.
-
+        """Return whether all streams are empty and nothing is pending; else let the threads go on.
         All streams are checked again here: one may have got entries after its thread had read it.
 
         Raises:
@@ -225,7 +225,8 @@ class Readers:
         return drained
 
     def _do_chores(self) -> None:
-        """Run the loop's chores, and update the list of partitions from the nodes that answer."""
+        """Run the thread for chores: until the worker ends, run the loop's chores and, every few
+        seconds, list the partitions of the nodes that answer."""
         crew = self._crew
         due = time.monotonic() + PARTITIONS_EVERY_S
         with crew.connect() as client:
@@ -262,7 +263,7 @@ class Readers:
         )
 
     def _follow(self) -> None:
-        """Start a thread for each new partition, which is read until this process ends."""
+        """Start a thread for each new partition. The thread reads until this process ends."""
         new = [number for number in self._found if number not in self._readers]
         if not new:
             return
@@ -344,9 +345,7 @@ class _Reader:
 
     def _read_batches(self) -> None:
         """Read batches, pass them to the loop and acknowledge them, until :attr:`_Crew.ending`.
-
-        Raises:
-            GivenUp: the process ends; the batch stays pending."""
+        Raises GivenUp if the process ends first; the batch stays pending."""
         while True:
             batch = self._retried(lambda: self.intake.next(fresh=not self._crew.ending))
             if batch.deliveries:
@@ -376,7 +375,8 @@ class _Reader:
             self.may_go_on.wait()
 
     def _retried(self, work: Callable[[], Result]) -> Result:
-        """Return ``work()``. Repeat it after a StreamError; after a stop, GivenUp ends that."""
+        """Call ``work``, repeat it after each StreamError, and return its result. From the second
+        error on, the partition counts as away. Raises GivenUp if errors go on after a stop."""
         failures = 0
 
         def failed(error: Exception) -> None:

@@ -49,8 +49,8 @@ class WorkerFigures:
         cells: written cells. A cell counts once for each batch that writes it.
         dead: dead letters, of rows or of whole entries.
         too_old: entries that became dead letters because they are older than the pruning watermark.
-        overflown: new keys counted as ``__overflow__`` because of a key cap, summed over batches.
-        lost: entries trimmed from a stream before they were applied.
+        overflown: new keys counted as ``__overflow__`` by a cap, summed over batches and buckets.
+        lost: pending entries found trimmed from their stream; those not applied before are lost.
         last_batch: time of the latest acknowledgement.
         last_batch_ms: ms that it took to apply that batch, with waits and repeated attempts.
         last_error: the latest error of a server that was away; ``last_error_at`` is its time.
@@ -75,11 +75,11 @@ class WorkerFigures:
     started: int = field(default_factory=now_ms)
 
     def failed(self, text: str) -> None:
-        """Record the error of a server that is away."""
+        """Record the state ``waiting``, and ``text``, the error of a server that is away."""
         self.state, self.last_error, self.last_error_at = "waiting", text, now_ms()
 
     def note_away(self, partitions: Mapping[int, str]) -> None:
-        """Record which partitions cannot be read now. ``partitions`` has the error of each."""
+        """Record which partitions cannot be read now. ``partitions``: their errors, by number."""
         self.away = ",".join(map(str, sorted(partitions)))
         for text in partitions.values():
             self.last_error, self.last_error_at = text, now_ms()
@@ -102,11 +102,12 @@ class Vitals:
     _begun: float = 0.0
 
     def step(self) -> None:
-        """Record that the worker made a step."""
+        """Record that the worker made a step, so that health checks do not take it for stuck."""
         self.moved = time.monotonic()
 
     def note_point(self, point: str) -> None:
-        """Record that a batch reached a named point; see :func:`countersink.worker.loop.run`."""
+        """Record as a step that a batch reached a named point (see
+        :func:`countersink.worker.loop.run`). Count the batch at the point ``acknowledged``."""
         now = self.moved = time.monotonic()
         if point == "read":
             self._begun = now
@@ -116,9 +117,8 @@ class Vitals:
 
 
 def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Heartbeat:
-    """Return a heartbeat that publishes the worker's figures, and ``rate``: rows per second of the
-    last 10 s.
-    """
+    """Return a heartbeat that writes ``figures`` to the Redis hash of the worker ``consumer``, and
+    ``rate``: rows per second of the last 10 s."""
     samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def rate() -> float:
@@ -137,7 +137,7 @@ def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Hea
 
 
 class BatchReport:
-    """Adds up the figures of batches. Logs faults immediately, and the progress once a minute."""
+    """Adds batches to ``figures``. Logs dead letters and overflows at once, progress by minute."""
 
     def __init__(self, figures: WorkerFigures, log: Log) -> None:
         self._figures = figures
@@ -184,7 +184,7 @@ class BatchReport:
             )
 
     def progress(self) -> None:
-        """Log, once a minute, how many entries and rows were applied in it, if any were."""
+        """Once a minute, log how many entries and rows were applied in that minute, if any were."""
         clock = time.monotonic()
         if clock < self._next:
             return
@@ -287,7 +287,7 @@ class _Upkeep:
         self._due_at = 0.0
 
     def _is_due(self) -> bool:
-        """Return whether the task is due. If it is, set the time at which it is due next."""
+        """Return whether the task is due (each second). If so, set when it is due next."""
         clock = time.monotonic()
         if clock < self._due_at:
             return False
@@ -308,7 +308,7 @@ class SaltPublisher(_Upkeep):
     _absent: Set[bytes] = frozenset()
 
     def keep(self) -> None:
-        """Make and delete salts if 10 s are over or the catalog changed. Loop's thread only."""
+        """Make and delete salts, every 10 s or if the catalog changed. Loop's thread only."""
         if not self._is_due():
             return
         clock = time.monotonic()
@@ -372,7 +372,7 @@ class LossWatch(_Upkeep):
     """Checks each second for entries that Redis has lost, and logs them."""
 
     def watch(self) -> None:
-        """Check for lost entries, if it is time."""
+        """Check for lost entries and log them, if a second is over since the last check."""
         if not self._is_due():
             return
         try:
