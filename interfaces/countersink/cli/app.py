@@ -109,7 +109,8 @@ in the module with the name of the command, in the package of its heading."""
 
 class App(settings.DocumentedCommand, click.Group):
     """The group of all commands. It imports a command's module only when that command is called;
-    ``countersink --help`` imports none. Ctrl-C ends a command without a message.
+    ``countersink --help`` imports none. Ctrl-C ends a command with the status 130, without a
+    message.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -131,7 +132,8 @@ class App(settings.DocumentedCommand, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the name, the command and the arguments of the command that ``args`` call.
+        """Return the name of the command that ``args`` begin with, the command, and the arguments
+        after the name. Name and command are None if a shell completes an unknown command.
 
         Raises:
             click.UsageError: there is no such command; the message suggests similar ones.
@@ -152,7 +154,8 @@ class App(settings.DocumentedCommand, click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that the arguments name, and return the result of its function: the exit
-        status, or None for 0. After Ctrl-C, raise click's Exit with the status 130."""
+        status, or None for 0. After Ctrl-C, raise click's Exit with the status 130. If the reader
+        of stdout closed the pipe, raise BrokenPipeError, for which :func:`run` returns 141."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -197,8 +200,9 @@ def run(args: list[str] | None = None) -> int:
     """Run the command line with the arguments ``args``, and return the exit status. Without
     ``args``, the arguments are those of this process.
 
-    Errors are not raised: an error is printed on stderr, as one sentence. If a shell runs this
-    process to get completions, no error is printed, and the status is 0.
+    No exception is raised: an error is printed on stderr as one sentence (see ``cli/errors.py``).
+    If a shell runs this process to get completions, no error is printed, and the status is 0 even
+    after an error.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -227,7 +231,8 @@ def _occupy_standard_descriptors() -> None:
 
     ``countersink totals c >&-``, for example, starts with descriptor 1 closed. The next file or
     connection that the process opens would get the number 1, and the command would write its output
-    into that file. With /dev/null in its place, output is discarded. Reading from it fails.
+    into that file. With /dev/null in its place, output is discarded. It is opened for writing only,
+    so reading from a descriptor 0 that was closed fails.
     """
     for number in range(3):
         try:

@@ -82,10 +82,11 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
 
 
 def _with_amounts(options: BackfillOptions) -> BackfillOptions:
-    """Look for a column of the sources that probably contains amounts, ask the user whether to add
-    up its values, and return the options with the answer. The question is about the first such
-    column. If there is none, or if ``--amount-column`` or ``--count-lines`` is given, do not ask,
-    and return the options unchanged. Pipes are not searched."""
+    """Look for a column of the sources that probably contains amounts, ask the user at the terminal
+    whether to add up its values, and return the options with the answer: with this amount column,
+    or with ``count_lines``. The question is about the first such column. If there is none, or if
+    ``--amount-column`` or ``--count-lines`` is given, do not ask, and return the options unchanged.
+    Pipes, and files that cannot be read, are skipped."""
     # A pipe can be read only once.
     files = [each for each in content.expand(options.sources)[0] if each.size is not None]
     for source in () if options.count_lines or options.recipe.amount_column else files:
@@ -102,7 +103,8 @@ def _with_amounts(options: BackfillOptions) -> BackfillOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of the command. It makes one run of the backfill, or one run for each counter.
+    """One call of the command. It makes one run of the backfill; with ``--counter-column``, one run
+    for each counter.
 
     Attributes:
         url: the URL of the database.
@@ -116,14 +118,17 @@ class _Call:
 
     @property
     def as_json(self) -> bool:
-        """Whether results and notices are JSON. Lines without a counter are text in any case."""
+        """Whether results and notices are JSON. Messages about rejected lines that name no counter
+        are text in any case."""
         return bool(settings.option_value("format") == "json")
 
     def run_each_counter(self, options: BackfillOptions) -> int:
         """Make one run for each counter that the sources name, print the results, and return the
-        exit status of the command. If a signal stopped the command, this is the signal's status.
-        Otherwise it is 1 if a run failed, 3 if more lines were rejected than ``allowed`` or
-        ``--max-rejects`` ended a run, else 0. Lines that name no counter are rejected."""
+        exit status of the command. Lines that name no counter are rejected, before the first run.
+
+        If a signal stopped the command, the status is 130 (SIGINT) or 143 (SIGTERM). Otherwise it
+        is 1 if a run failed; 3 if ``--max-rejects`` ended a run, or if a run, or the search for
+        counters, rejected more lines than ``allowed``; else 0."""
         found = exported(self.url, options, self.stop)
         for stray in found.strays[:_STRAYS_SHOWN]:
             click.echo(f"rejected: {output.display(stray)}", err=True)
@@ -151,8 +156,8 @@ class _Call:
         return Exit.FAILED if Exit.FAILED in statuses else max(statuses)
 
     def run(self, options: BackfillOptions) -> BackfillReport:
-        """Make one run, and return its report. Print its notices, and why sources failed, on
-        stderr.
+        """Make one run, and return its report. Print on stderr the progress, the notices of the
+        run, and why the first of the failed sources failed.
 
         Raises:
             Misuse: an option is wrong for the sources or the counter.
@@ -186,14 +191,16 @@ class _Call:
         return report
 
     def say(self, sentence: str) -> None:
-        """Print a sentence on stderr, as text or as JSON."""
+        """Print a notice of the command on stderr, as text or, with ``--format json``, as JSON."""
         if self.as_json:
             click.echo(json.dumps({"notice": sentence}), err=True)
         else:
             click.echo(f"countersink backfill: {output.display(sentence)}", err=True)
 
     def status(self, report: BackfillReport) -> int:
-        """Return the exit status with which the command ends after the run of ``report``."""
+        """Return the exit status for the run of ``report``: 1 if it failed; 130 or 143 if a signal
+        stopped it; 3 if ``--max-rejects`` ended it, or if it rejected more lines than ``allowed``;
+        else 0."""
         if report.state == "failed":
             return Exit.FAILED
         if report.state == "stopped":
@@ -203,8 +210,9 @@ class _Call:
 
 
 def progress_text(state: Progress) -> tuple[float | None, str]:
-    """Return how much of the sources is read, from 0 to 1 or None if unknown, and a text that
-    describes the progress."""
+    """Return two values for the progress bar: how much of the sources is read, from 0 to 1 (None if
+    unknown), and a text with the numbers of lines that were read and rejected. While a reconcile
+    waits for the queue or corrects, the values are None and a text that says so."""
     if state.doing != "reading":
         return None, "waiting for the queue" if state.doing == "waiting" else state.doing
     rejected = f", {state.rejected:,} rejected" if state.rejected else ""
@@ -219,7 +227,8 @@ _MEMBERS: Final = (
 
 
 def _document(report: BackfillReport) -> dict[str, Any]:
-    """Return the report of a run as a JSON document, without the list of corrections."""
+    """Return the report of a run as a JSON document, without the corrections: the command writes
+    them as the last member, ``drift``, if there is one run only."""
     by_day = [{"day": day, "amount": amount} for day, amount in report.by_day]
     sources = [asdict(one) for one in report.sources]
     return output.document(report, _MEMBERS, by_day=by_day, sources=sources)

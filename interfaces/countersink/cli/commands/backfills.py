@@ -224,16 +224,17 @@ DRIFT_SHOWN: Final = 20
 
 
 def drift_document(one: Drift) -> dict[str, object]:
-    """Return a correction as a JSON document. If its ``bucket`` is narrower than a day, the time is
-    in UTC, as in the database."""
+    """Return a correction as a JSON document. Its member ``bucket`` is the beginning of the
+    corrected bucket, without a time zone: in UTC, as in the database, or, for the bucket of a day,
+    the day at 00:00."""
     bucket = one.bucket.isoformat(timespec="minutes")
     return output.document(one, DRIFT_COLUMNS, bucket=bucket)
 
 
 def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
-    """Print the first corrections of a reconcile as a table. ``corrections`` is the number of all.
-    If the table does not show all, print the number of the others, followed by the text ``where``,
-    which says how to list all."""
+    """Print the first corrections of a reconcile, at most ``DRIFT_SHOWN``, as a table; if there are
+    none, print nothing. ``corrections`` is the number of all. If the table does not show all, print
+    the number of the others, followed by ``where``, a text that says how to list all."""
     first: Sequence[Drift] = [one for one, _ in zip(drift, range(DRIFT_SHOWN), strict=False)]
     if not first:
         return

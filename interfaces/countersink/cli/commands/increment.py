@@ -93,17 +93,18 @@ def send_one(
 ) -> None:
     """Store one increment in the queue, as an entry of its own.
 
-    If Redis does not reply, send the entry again. In a cluster, send it to another master that
-    answers. If there is none, send it to the same server, until ``ATTEMPTS`` attempts had no reply.
-    The entry has the same id each time, so it cannot count twice.
+    If Redis does not reply, send the entry again, until ``ATTEMPTS`` attempts had no reply. In a
+    cluster, if a master does not reply or refuses, send the entry to another master as long as one
+    answers. The entry has the same id each time, so it cannot count twice.
 
     Args:
         redis_url: the URL of the queue.
         counter: the counter.
-        key: the key, or the values of dimensions.
+        key: the key, ``""`` for the counter as a whole; or the values of dimensions.
         amount: the amount to add.
         at: the time of the event; None for now.
-        member: the visitor, for a counter of different members; None for other counters.
+        member: the visitor, which this function hashes, for a counter of different members; None
+            for other counters.
 
     Raises:
         StreamError: nothing was stored.

@@ -52,8 +52,8 @@ CONDITION: Final = _Conditions("condition", _condition)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many lines may be rejected with exit status 0: ``lines`` if ``percent`` is None, else
-    ``percent`` of the lines that were read."""
+    """How many lines may be rejected with exit status 0, at most: ``lines`` if ``percent`` is None,
+    else ``percent`` per cent of the lines that were read."""
 
     lines: int = 0
     percent: float | None = None
@@ -95,7 +95,7 @@ _FIELDS: Final = values.Checked("fields", _fields)
 def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
     """Decorator that adds the options that describe the format of lines and select the lines to
     count. ``formats`` are the choices of ``--input-format``. Each option is made by ``option``:
-    ``settings.setting`` or ``settings.one_off``."""
+    ``settings.setting`` for ``tail``, ``settings.one_off`` for ``backfill``."""
     return settings.together(
         option(
             "--input-format",
@@ -182,7 +182,8 @@ _SOURCE_NAME: Final = values.Checked("name", _source_name)
 
 
 def _each(meanings: dict[str, str], **given: Any) -> Option:
-    """Decorator that adds similar options. ``meanings`` maps the name of each to its help text."""
+    """Decorator that adds one-off options. ``meanings``: help texts by parameter name. ``given``:
+    other arguments of click's option, the same for all."""
     return settings.together(
         *(
             settings.one_off(f"--{name.replace('_', '-')}", help=help, **given)
@@ -347,11 +348,10 @@ backfill_options: Final = settings.together(
 
 def read(given: dict[str, Any]) -> BackfillOptions:
     """Return the options of a backfill. ``given`` has the values of :data:`backfill_options` by
-    their names; this function changes the dict.
+    their parameters' names; this function changes the dict.
 
     Raises:
-        click.UsageError: options exclude each other, one is missing, or a value is wrong.
-    """
+        click.UsageError: options exclude each other, one is missing, or a value is wrong."""
     log_format = given["log_format"]
     if log_format:
         if settings.is_given("input_format"):

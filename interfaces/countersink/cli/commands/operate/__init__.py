@@ -1,1 +1,1 @@
-"""The commands that check, repair and operate an installation, from ``doctor`` to ``link``."""
+"""The commands under "Check and repair" and "Look after" in ``countersink --help``."""

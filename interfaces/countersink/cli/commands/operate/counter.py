@@ -307,8 +307,8 @@ def max_keys_command(keys: MaxKeys | None) -> None:
 
 
 def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return those breakdowns of the counter ``name`` that are not in ``wanted``, as texts. Return
-    an empty list if the counter does not exist."""
+    """Return, as texts, the breakdowns of the counter ``name`` that are not in ``wanted``, which
+    ``counter set`` is to delete. Return an empty list if the counter does not exist."""
     try:
         present = store.counters.show(name).breakdowns
     except UnknownCounter:
@@ -341,7 +341,7 @@ def _print_list(counters: Sequence[Counter]) -> None:
 
 
 def _cells(counter: Counter) -> dict[str, object]:
-    """Return the values that a table shows for a counter, by the heading of the column."""
+    """Return the settings of a counter, for output as text, by the heading of each."""
     rolled = counter.rolled_up_to.items()
     return {
         "counter": counter.name,

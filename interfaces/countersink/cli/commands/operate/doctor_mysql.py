@@ -1,6 +1,6 @@
 """Checks of ``countersink doctor`` on MySQL or MariaDB, with their limits and advice: hosts,
-variables, rights, clock, schema, dead rows, entries that Redis has lost, and the last ``verify``.
-They change nothing.
+clusters, variables, rights, clock, schema, dead rows, entries that Redis has lost, counters with
+too many keys, and the last ``verify``. They change nothing.
 """
 
 import time
@@ -100,8 +100,9 @@ def lines(url: str) -> Iterator[Finding]:
 
 
 def _hosts(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding for each host of the URL. Then yield a failure if several hosts take writes
-    and do not all belong to one cluster."""
+    """Yield a finding for each host of a URL with several hosts: a warning if the host does not
+    answer, else whether countersink uses it. Then yield a failure if several hosts take writes and
+    do not all belong to one cluster."""
     writers: dict[str, object] = {}
     for host in settings.each_host():
         try:
@@ -135,7 +136,8 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
     """Return the identity of a server's Galera cluster or replication group: it is equal for all
-    members. Return the identity of the server itself if it belongs to neither."""
+    members. Return the identity of the server itself if it belongs to neither. ``variables`` are
+    the server's global variables."""
     if is_galera(variables):
         return _status(session)["wsrep_cluster_state_uuid"]
     # The URL may have two names of one server.
@@ -187,8 +189,8 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
 
 
 def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
-    """Yield the findings on a Galera cluster: its size, the node to which countersink writes, and
-    pauses by flow control."""
+    """Yield the findings on a Galera cluster: one with its size and the node to which countersink
+    writes, and a warning if flow control paused writes for too long."""
     node = galera.read_node(session)
     status = _status(session)
     size = int(status.get("wsrep_cluster_size", 0))

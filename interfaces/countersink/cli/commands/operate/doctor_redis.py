@@ -176,8 +176,8 @@ def _slots(server: RedisState) -> Iterator[Finding]:
 
 
 def _moving(masters: Mapping[str, RedisState]) -> Iterator[Finding]:
-    """Yield a warning if hash slots are moving from one master to another. Yields nothing if none
-    moves, or if CLUSTER NODES is not allowed."""
+    """Yield one warning if hash slots are moving from one master to another. Yield nothing if none
+    moves. Masters that do not answer, or do not allow CLUSTER NODES, are skipped."""
     slots: dict[int, list[str]] = {}
     for name, node in masters.items():
         with suppress(StreamError):
@@ -207,8 +207,8 @@ def _coverage(server: RedisState) -> Iterator[Finding]:
 
 
 def _partitions(client: redis.Redis) -> Iterator[Finding]:
-    """Yield each warning about partitions as a finding. If there is none, yield a finding with the
-    status ``ok`` for a Redis Cluster, and nothing for a single Redis."""
+    """Yield each warning of ``countersink partitions`` as a finding. If there is none, yield a
+    finding with the status ``ok`` for a Redis Cluster, and nothing for a single Redis."""
     layout = partitions.partition_layout(client)
     for warning in layout["warnings"]:
         yield warn(warning, "see countersink partitions")
@@ -260,7 +260,8 @@ def _role(server: RedisState) -> Iterator[Finding]:
 
 
 def _sentinels(server: RedisState) -> Iterator[Finding]:
-    """Yield one finding on the sentinels, or nothing if the URL names no sentinels."""
+    """Yield one finding on the sentinels: a warning if no replica is up, or if fewer sentinels than
+    ``LEAST_SENTINELS`` watch the master. Yield nothing if the URL names no sentinels."""
     with mapped():
         seen = watched(server.client)
     if seen is None:
@@ -364,11 +365,10 @@ def _rights(server: RedisState) -> Iterator[Finding]:
 
 
 def _refusals(client: redis.Redis, user: str, commands: Iterable[Sequence[str]]) -> list[str]:
-    """Return Redis's reason for each of the commands that it would refuse to the user.
+    """Return Redis's reason for each of ``commands`` that it would refuse to ``user``.
 
     Raises:
-        StreamError: ACL DRYRUN is missing, or not allowed.
-    """
+        StreamError: ACL DRYRUN is missing, or not allowed."""
     replies = (as_text(command(client, "ACL", "DRYRUN", user, *each)) for each in commands)
     return [reply for reply in replies if reply != "OK"]
 

@@ -20,7 +20,8 @@ class Finding:
             not work, or counts would be wrong.
         found: text that says what the check found.
         advice: text that says what to do; empty where the status is ``ok``.
-        check: the name of the check, which is the same in every release.
+        check: the name of the check, which is the same in every release; empty until :func:`named`
+            sets it.
     """
 
     status: Status
@@ -47,7 +48,8 @@ such a difference, increments near midnight count for the wrong day."""
 
 def clock(server: str, ahead_ms: int) -> Finding:
     """Return the finding on a server's clock that is ``ahead_ms`` milliseconds ahead of this
-    machine's clock. A negative number means that it is behind."""
+    machine's clock. A negative number means that it is behind. In either direction, the finding is
+    a warning from ``CLOCK_WARN_MS`` on, and a failure from ``CLOCK_FAIL_MS`` on."""
     apart = abs(ahead_ms)
     relation = "ahead of" if ahead_ms > 0 else "behind"
     found = f"{server} is {ago(apart / 1000)} {relation} this machine"

@@ -81,12 +81,12 @@ def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
     ``dead_unknown`` and ``schedules.unknown`` then have the reason.
 
     Raises:
-        StreamError: Redis does not answer, or refuses."""
+        StreamError: as :func:`queue_state`."""
     return {**queue_state(client), **_database_state(mysql_url)}
 
 
 def _database_state(mysql_url: str | None) -> dict[str, Any]:
-    """Return those members of the document that come from MySQL."""
+    """Return the members of :func:`system_state` that come from MySQL."""
     names = ("dead", "dead_by_reason", "dead_not_kept", "overflown", "lost")
     uncounted = job_runs.ask_mysql(mysql_url, _uncounted, names, "dead_unknown")
     return {**uncounted, "schedules": job_runs.schedules_state(mysql_url)}
@@ -145,7 +145,7 @@ def _watch(screen: Callable[[], str], every: float) -> None:
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """Return the document of ``--format json`` as text."""
+    """Return the document of :func:`system_state` as text."""
     schedules = job_runs.render(found["schedules"])
     return "\n\n".join([_summary(found), _workers(found), schedules])
 
@@ -253,8 +253,8 @@ def _since(now: str, then: str | None) -> str:
 
 
 def queue_state(client: redis.Redis) -> dict[str, Any]:
-    """Return the state of the queue and of the workers as JSON, read from Redis. The masters of a
-    cluster that do not answer are in its member ``away``. Their entries are missing in the sums.
+    """Return the state of the queue and of the workers as JSON, read from Redis. The member
+    ``away`` lists the masters of a cluster that do not answer; the sums lack their entries.
 
     Raises:
         StreamError: Redis does not answer or refuses. In a cluster: no master answers."""
@@ -295,13 +295,13 @@ def ask_masters(
     """Call ``ask`` with the client of a single Redis, or with a client of each master of a cluster,
     and return the list of results.
 
-    Masters that ``away`` contains are skipped. A master that does not answer within a second, or
-    refuses, is added to ``away`` with the reason, so that later calls skip it.
+    Masters that ``away`` contains are skipped; the list is empty if these are all. A master that
+    does not answer within a second, or refuses, is added to ``away`` with the reason, so that later
+    calls skip it.
 
     Raises:
         StreamError: Redis does not answer or refuses. In a cluster: none of the masters that were
-            asked gave a result.
-    """
+            asked gave a result."""
     cluster = cluster_of(client)
     with mapped():
         if cluster is None:
@@ -331,8 +331,8 @@ def now_and_away(client: redis.Redis) -> tuple[int, dict[str, str]]:
 
 
 def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the state of each partition that producers use or ever used as JSON, sorted by the
-    partition's number.
+    """Return a JSON document with the state of each partition that producers use or ever used,
+    sorted by the partition's number.
 
     A state has the number of entries (applied ones are deleted), the number of pending entries, the
     time of the oldest entry, its age ``lag_ms``, and the bytes of memory. They are null if the
@@ -341,7 +341,7 @@ def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[d
     Args:
         client: the client of Redis.
         now, away: from :func:`now_and_away`. The masters in ``away`` are skipped; others that do
-            not answer now are added to it.
+            not answer now are added to ``away``.
 
     Raises:
         StreamError: Redis does not answer or refuses. In a cluster: no node answers.
@@ -383,8 +383,8 @@ def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
 
 
 def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
-    """Return the last heartbeat of each worker, by the worker's consumer name. A heartbeat is a
-    dict of texts; see ``stream/progress.py``. ``silent_s`` is its age in seconds."""
+    """Return the last heartbeat of each worker, by the worker's consumer name, from one server. It
+    is a dict of texts (see ``stream/progress.py``); its age in seconds is added as ``silent_s``."""
     workers: dict[str, dict[str, str]] = {}
     for key in client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000):
         fields: Any = client.hgetall(key)

@@ -69,9 +69,10 @@ def _row(run: runs.RunRow) -> dict[str, Any]:
 
 def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any]]:
     """Return all scheduled jobs as JSON documents, or only the job named ``job``. Each document has
-    the time ``at`` of the job's next run, and the result of the last run that has ended. Jobs are
-    sorted by ``at``. Jobs that are paused, off or not planned yet come last; their ``at`` is null.
-    Return an empty list if no scheduler knows ``job``."""
+    the time ``at`` of the job's next run, and the result of its last run that has ended (null if
+    none has): the state ``last``, ``started``, ``ended`` and ``detail``. Jobs are sorted by ``at``.
+    Jobs that are paused, off or not planned yet come last; their ``at`` is null. Return an empty
+    list if no scheduler knows ``job``."""
     rows = []
     for planned in runs.jobs(session).values():
         if job not in (None, planned.name):
@@ -129,7 +130,7 @@ def ask_mysql(
     """Call ``ask`` with a session of MySQL, and return its result: a document with the members
     ``names``. If ``mysql_url`` is None, or MySQL does not answer or refuses, all members are null.
     The document gets one more member, whose name is the argument ``unknown``. Its value is the
-    reason why MySQL did not answer, or null if MySQL answered."""
+    reason why the others are null, or null if ``ask`` gave a result."""
     reason = "no MySQL URL is configured"
     if mysql_url:
         try:
@@ -211,9 +212,10 @@ _JOB: Final = click.argument("job", type=JOB)
 
 
 def control_job(mysql_url: str, action: str, job: str) -> dict[str, Any]:
-    """Pause, resume or run a job, and return the job as a document, as ``schedule list`` does.
-    After ``run``, the document has the member ``planned``: the time of the new run, or null if the
-    job has a planned run already (or one of the same second), so that none was added.
+    """Pause or resume a job, or plan a run of it for now, and return the job's document of
+    :func:`next_rows`. After ``run``, the document also has the member ``planned``: the time of the
+    new run, or null if none was added, because the job already has a planned run, or any run of the
+    same second.
 
     Args:
         mysql_url: the URL of the database that has the jobs.
@@ -366,8 +368,8 @@ def _cell_documents(cells: Sequence[BucketKey]) -> list[dict[str, object]]:
 
 
 def _width(cell: BucketKey) -> str:
-    """Return the width of a cell's bucket as text: its name, or its number if the width is
-    unknown."""
+    """Return the width of a cell's bucket as text: its name, or, if this version does not know the
+    width, its number in the column ``width``."""
     try:
         return width_of(cell.bucket)
     except LookupError:

@@ -120,8 +120,9 @@ def _warnings(
 
 
 def _enough(client: redis.Redis, masters: Sequence[str]) -> int | None:
-    """Return the smallest number of partitions with which each master has at least one partition.
-    Return None if the maximum number of partitions is not enough."""
+    """Return the smallest number of partitions with which each of ``masters`` (addresses) has at
+    least one partition. A warning advises it. Return None if the maximum number of partitions is
+    not enough."""
     bare = set(masters)
     for partition in range(names.MAX_PARTITIONS if masters else 0):
         bare.discard(names.master_of(client, partition) or "")

@@ -70,7 +70,8 @@ def _selected(
 
 
 def _open_tables(reason: str | None) -> Session:
-    """Return a session of the database.
+    """Return a session of the database, after a check of ``reason``: the argument of ``--reason``,
+    or None without this option.
 
     Raises:
         Misuse: the reason is unknown to this version, and no dead row has it.
@@ -235,7 +236,7 @@ def spool_replay_command(directory: Path) -> int:
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """Print the warnings that a replay logs inside the block on stderr. They are about bytes that
+    """Print on stderr the warnings that a replay logs inside the block. They are about bytes that
     were cut off or skipped, and about files that cannot be read."""
 
     class Notices(logging.Handler):

@@ -25,11 +25,11 @@ from countersink.store.verify import Verified, open_session, verify
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """The result of ``--repair``.
+    """The result of ``--repair``. A tracked table is repaired separately for each of its counters.
 
     Attributes:
         found: the result of the verification before the repair.
-        repaired: the tracked tables that were repaired.
+        repaired: the repairs that succeeded, one for each counter.
         failed: the counters that could not be repaired, each with the reason.
     """
 
@@ -76,8 +76,9 @@ def _verify(url: str, counter: str | None, table: str | None) -> Verified:
 
 
 def _repair(url: str, found: Verified) -> RepairResult:
-    """Repair each tracked table that differs according to ``found``, and return the result. Tables
-    that cannot be repaired are listed in ``failed`` of the result.
+    """Repair each counter of a tracked table that differs according to ``found``, and return the
+    result. Counters that cannot be repaired are in ``failed`` of the result, and the others are
+    repaired all the same.
 
     Raises:
         Unavailable: MySQL does not answer.
@@ -97,8 +98,8 @@ def _repair(url: str, found: Verified) -> RepairResult:
 
 
 def _wrong_counters(store: Store, found: Verified) -> set[str]:
-    """Return the counters that differ according to ``found`` and that count the rows of a tracked
-    table."""
+    """Return the counters that differ according to ``found``, from their table or from the ledger,
+    and that count the rows of a tracked table: those that can be repaired."""
     wrong = {one.tracked.counter for one in found.row_differences}
     if found.differences:
         tracked = {each.counter for each in store.tracked.list()}
