@@ -53,9 +53,10 @@ _NAMES: Final[dict[str, Callable[[Session], Iterable[str]]]] = {
 
 
 def names(context: click.Context, kind: str) -> list[str]:
-    """Return the names of a kind (a key of ``_NAMES``) in the database at ``--mysql-url``. Return
-    an empty list if the kind is unknown or no URL is configured. If the database fails or takes
-    longer than ``LIMIT_S`` seconds, return only the names read until then, usually none."""
+    """Return the names of a kind, such as ``counter`` (a key of ``_NAMES``), in the database at
+    ``--mysql-url``. Return an empty list if the kind is unknown or no URL is configured. If the
+    database fails or takes longer than ``LIMIT_S`` seconds, return only the names read until then,
+    usually none."""
     found: list[str] = []
     url = settings.shared_value(context, "mysql_url")
 
@@ -86,9 +87,9 @@ def completion_items(context: click.Context, kind: str, begin: str) -> list[Comp
 
 
 def suggest(context: click.Context, error: LookupError) -> None:
-    """Add the note "did you mean …?" to the error of a command, for each argument or option that
-    names nothing but is similar to an existing name. Errors other than :class:`ExplainedError` and
-    :class:`Failure` get no notes."""
+    """Add the note "did you mean …?" to the error of a command, for each value of an argument or
+    option that is no existing name but is similar to one. The note becomes a part of the sentence
+    that is printed. Errors other than :class:`ExplainedError` and :class:`Failure` get no notes."""
     if not isinstance(error, ExplainedError | Failure):
         return
     for parameter in context.command.params:

@@ -69,7 +69,8 @@ class Misuse(click.UsageError):
 
 
 class NotFound(Failure, LookupError):
-    """An argument names nothing that exists."""
+    """An argument names a thing that does not exist (status 1). As it is a LookupError, the message
+    gets a similar name, if there is one (:func:`countersink.cli.completion.suggest`)."""
 
 
 class ServerError(ExplainedError):
@@ -78,19 +79,21 @@ class ServerError(ExplainedError):
 
 
 class ServerMissing(ServerError):
-    """The program of a private server is not installed on this machine."""
+    """The program of a private server is not installed on this machine; or an environment variable,
+    such as ``COUNTERSINK_REDIS_SERVER``, does not name a program."""
 
 
 class ServerFailed(ServerError):
-    """A private server did not start, answer or stop."""
+    """A private server, or a process of ``countersink up``, did not start, answer or stop."""
 
 
 def report(error: BaseException, urls: Iterable[str]) -> int:
-    """Print the sentence for an error on stderr, without the passwords in ``urls``, and return the
-    exit status. With ``COUNTERSINK_DEBUG=1``, print the traceback first.
+    """Print on stderr the sentence for an error that ended a command, without the passwords in
+    ``urls``, and return the exit status. With ``COUNTERSINK_DEBUG=1``, print the traceback first.
 
     Nothing is printed if the command ended with an exit status or by Ctrl-C, or if the reader of
-    stdout closed the pipe. If a group of commands was called without arguments, print its help.
+    stdout closed the pipe. If a group of commands was called without arguments, print only its
+    help, and return 2.
     """
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
@@ -193,8 +196,9 @@ def _print(text: str, urls: Iterable[str]) -> None:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null, if stdout has a file descriptor. Otherwise the interpreter
-    would flush stdout when it exits, fail again, and print an error."""
+    """Redirect stdout to /dev/null, if stdout has a file descriptor. This is called after an
+    OSError, which a write to stdout may have raised. Without it, the interpreter would flush stdout
+    when it exits, fail again, and print an error."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):

@@ -52,7 +52,7 @@ def log(url: str) -> None:
 
 @contextmanager
 def served(health: Callable[[], Health], say: Callable[[str], None] = log) -> Iterator[None]:
-    """Serve metrics and health inside the block, if ``--metrics-port`` is given.
+    """Serve metrics and health inside the block; do nothing if ``--metrics-port`` is not given.
 
     Args:
         health: called once, when the endpoint opens; returns the object from which the endpoint

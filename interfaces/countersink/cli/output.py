@@ -62,7 +62,7 @@ def write_result(
         document: the result as JSON.
         people: the result for people, for the formats ``table`` and ``text``: the text, or a
             function that prints it.
-        csv: the columns and the lines of the result as CSV.
+        csv: the columns and the lines of the result as CSV; left out by commands without CSV.
         last: the name and the items of a list that becomes the last member of the JSON document.
             There may be millions of items: they are read while earlier ones are written.
     """
@@ -117,7 +117,7 @@ def confirm(yes: bool, question: str, otherwise: str) -> None:
 
     Raises:
         Failure: the answer is no; ``otherwise`` is the message.
-        Misuse: there is no terminal, so that nobody can answer.
+        Misuse: stdin is no terminal, so that nobody can answer.
     """
     if yes:
         return
@@ -140,7 +140,7 @@ def facts(values: Mapping[str, object]) -> str:
 
 def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise: str = "") -> None:
     """Write a table to stdout, with each value as :func:`display` shows it. If there are no rows,
-    write the sentence ``otherwise`` instead, unless that is empty."""
+    write the sentence ``otherwise`` instead or, if that is empty, only the headings."""
     cells = [tuple(map(display, row)) for row in rows]
     if otherwise and not cells:
         click.echo(otherwise)
@@ -151,8 +151,8 @@ def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise:
 
 
 def write_documents(columns: Columns, rows: Iterable[Document], *, otherwise: str = "") -> None:
-    """Write a table of documents to stdout, as :func:`write_rows` does. ``columns`` names the
-    members that are shown."""
+    """Write a table of documents to stdout, as :func:`write_rows` does. The headings ``columns``,
+    without their marks, are the names of the members that are shown."""
     names = [name.lstrip("~->") for name in columns]
     lines = ([each[name] for name in names] for each in rows)
     write_rows(columns, lines, otherwise=otherwise)
@@ -186,10 +186,11 @@ def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
-    """Return a width for each column that is shown, by the column's number. ``texts`` are the texts
-    of each column. If the table is wider than the terminal, wide columns become narrower: down to
-    20 characters or, except for keys, the longest word. If that is not enough, columns marked ``-``
-    are left out. If stdout is no terminal, only columns of keys are limited (``_PIPED_KEY``)."""
+    """Return the width of each column that is shown, by its number. ``texts`` are the texts of each
+    column. If the table is wider than the terminal, wide columns become narrower: down to 20
+    characters or, except for keys, to their longest word if that is wider. If that is not enough,
+    columns marked ``-`` are left out, the last one first. If stdout is no terminal, only columns of
+    keys are limited (``_PIPED_KEY``)."""
     widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}
     keys = [number for number, name in enumerate(columns) if name.startswith("~")]
     if (room := terminal_width()) == sys.maxsize:
@@ -234,8 +235,8 @@ def terminal_width() -> int:
 
 
 def _padded(text: str, width: int, left: bool) -> str:
-    """Return a text with spaces up to a width. On a terminal, a text that is wider gets an ellipsis
-    in its middle."""
+    """Return a text with spaces up to a width: after it if ``left``, else before it. On a terminal,
+    a text that is wider is shortened to the width, with an ellipsis in its middle."""
     if _width(text) > width and terminal_width() < sys.maxsize:
         from rich.cells import set_cell_size
 
@@ -363,7 +364,7 @@ def progress_of_rows(doing: str) -> Iterator[Callable[[int, int], object]]:
 
 
 def say(notice: str) -> None:
-    """Write a notice on stderr. If a progress bar is shown, the notice appears above it."""
+    """Write a notice on stderr, with control characters escaped, above a progress bar if any."""
     click.echo(f"countersink: {display(notice)}", err=True)
 
 
@@ -381,8 +382,8 @@ class StopRequest(Stop):
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
-    """Handle SIGINT and SIGTERM inside the block, and yield a :class:`StopRequest`, which the first
-    signal requests; a second one raises SystemExit. Restore the handlers after the block."""
+    """Handle SIGINT and SIGTERM inside the block, and restore the handlers after it. Yield a
+    :class:`StopRequest`: the first signal requests the stop; a second one raises SystemExit."""
     stop = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,6 @@
 """Private servers: MariaDB or Redis servers that ``countersink up`` or a test starts for itself.
 The data, port, password and log of such a server are in one directory. This module has what all of
-them share: child processes, start, stop and ports. See ``servers.py`` for MariaDB and Redis.
-"""
+them share: child processes, start, stop and ports. See ``servers.py`` for MariaDB and Redis."""
 
 from __future__ import annotations
 
@@ -31,8 +30,9 @@ SOCKET_PATH_BYTES: Final = 100
 
 
 def _make_launcher() -> None:
-    """Make the thread that starts all child processes. It must live as long as this process: Linux
-    sends a child its parent-death signal when the *thread* that started the child ends."""
+    """Make the thread that starts all child processes; called on import, and in a forked process.
+    The thread must live as long as this process: Linux sends a child its parent-death signal when
+    the *thread* that started the child ends."""
     global _launcher
     _launcher = ThreadPoolExecutor(1, "server-launcher")
 
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_make_launcher)  # a fork does not copy threa
 
 
 class ChildProcess:
-    """A child process that runs a program.
+    """A child process that runs a program, in its own session. Creating the object starts it.
 
     Args:
         command: the program and its arguments.
@@ -109,7 +109,7 @@ class ChildProcess:
 
     def stop(self, number: signal.Signals, timeout: float) -> None:
         """Send the signal ``number``, and wait until the process ends. After ``timeout`` seconds,
-        kill it. Does nothing if it has ended.
+        kill it and its children. Does nothing if it has ended.
 
         Raises:
             ServerFailed: the process had to be killed.
@@ -127,12 +127,12 @@ class ChildProcess:
             ) from None
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait until the process has ended."""
+        """Send SIGKILL to the process and its children, and wait until the process has ended."""
         self.send(signal.SIGKILL)
         self._popen.wait()
 
     def log_text(self) -> str:
-        """Return what this process has written to its log; empty without a log."""
+        """Return the text that the child has written to the file ``log``; empty without one."""
         if self._log is None:
             return ""
         return self._log.read_bytes()[self._log_start :].decode(errors="replace")
@@ -149,12 +149,12 @@ class Restartable(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the process that this object started last is alive."""
+        """Whether the process that this object started last is alive; False if there is none."""
         return self._process is not None and self._process.alive()
 
     def how_it_ended(self) -> str:
-        """Return how the newest process of this object has ended, as text; "was stopped" after
-        `stop`, or if nothing was started."""
+        """Return :meth:`ChildProcess.how_it_ended` of the process that this object started last;
+        "was stopped" after `stop`, or if nothing was started."""
         return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     @abstractmethod
@@ -167,14 +167,13 @@ class Restartable(ABC):
 
 
 class PrivateServer(Restartable):
-    """A server on 127.0.0.1 with its data, sockets, log and password in one directory.
+    """A server on 127.0.0.1 with its data, sockets, log and password in ``directory``.
 
     Without ``port``, the first start in a directory draws a free port at random. Later starts in
     this directory use the same port, so that clients find the server again. If another program has
-    the port when an object starts its server for the first time, a new port is drawn. Not
-    thread-safe. If this process dies before it calls `stop`, the server gets ``death_signal`` (see
-    :class:`ChildProcess`). The subclasses explain ``extra``.
-    """
+    that port, the first start by an object draws a new one; a restart by the same object, or a
+    start with ``port``, fails. Not thread-safe. If this process dies before it calls `stop`, the
+    server gets ``death_signal`` (see :class:`ChildProcess`). The subclasses explain ``extra``."""
 
     death_signal: signal.Signals = signal.SIGTERM
 
@@ -200,7 +199,7 @@ class PrivateServer(Restartable):
 
     @property
     def port(self) -> int:
-        """The TCP port. ServerFailed if no port was given and `start` was not called yet."""
+        """The TCP port. ServerFailed if no port was given and no start has succeeded yet."""
         if self._port is None:
             raise ServerFailed(f"{self.name} has no port before its first start")
         return self._port
@@ -212,7 +211,7 @@ class PrivateServer(Restartable):
     @property
     def socket(self) -> Path:
         """The path of the server's unix socket. It is in the server's directory or, if that path
-        would be too long, in a directory in /tmp."""
+        would be too long, in a new directory in /tmp, which `stop` deletes."""
         wanted = self.directory / f"{self.name}.sock"
         if len(os.fsencode(wanted)) <= SOCKET_PATH_BYTES:
             return wanted
@@ -244,7 +243,8 @@ class PrivateServer(Restartable):
 
         Raises:
             ServerMissing: its program is not installed.
-            ServerFailed: it ended or did not answer in time, or its predecessor still runs.
+            ServerFailed: it ended, or it did not answer in ``start_timeout`` seconds and was
+                killed; or the server of an earlier process still runs in the directory.
         """
         if self.running:
             return self
@@ -305,7 +305,7 @@ class PrivateServer(Restartable):
 
         If `up` is killed, its servers still need some time to shut down. Two Redis servers that
         write to the same append-only file would destroy it. The earlier server is recognized by its
-        working directory, because its process id may belong to another process by now.
+        process id and working directory: the id alone may belong to another process by now.
 
         Raises:
             ServerFailed: the earlier server still runs after ``stop_timeout`` seconds.
@@ -390,8 +390,8 @@ def _can_bind(port: int, kind: socket.SocketKind) -> bool:
 
 
 def free_port() -> int:
-    """Return a random port that is free now; OSError if 1000 random ports are all in use. Another
-    process may take the port before the caller does."""
+    """Return a random port from ``FIRST`` to ``LAST`` that is free now; OSError if 1000 draws find
+    none. Another process may take the port before the caller does."""
     draw = random.SystemRandom()  # forks and equal seeds must not draw the same ports
     for _ in range(1000):
         port = draw.randint(FIRST, LAST)

@@ -1,5 +1,5 @@
 """The commands that run processes: ``countersink worker``, ``scheduler``, ``jobs`` and ``web``,
-with their flags, readiness and metrics.
+with their flags, readiness and metrics (those of ``web``: ``web/endpoints/system.py``).
 
 See ``options.py`` in ``worker/``, ``schedules/`` and ``web/`` for defaults and bounds.
 """
@@ -85,8 +85,9 @@ def worker_command(**options: Any) -> int:
 
 
 def health(options: WorkerOptions, vitals: Vitals) -> Health:
-    """Return the health and metrics of a worker, for the endpoint of ``--metrics-port``. The worker
-    is not ready while it starts, waits for a server or stops."""
+    """Return the health and metrics of the worker that updates ``vitals``, for the endpoint of
+    ``--metrics-port``. The worker is not ready while Redis or MySQL, at the URLs in ``options``,
+    does not answer, or while it starts, waits for a server or stops."""
     return Health(
         process="worker",
         samples=lambda: _samples(vitals),
@@ -97,7 +98,7 @@ def health(options: WorkerOptions, vitals: Vitals) -> Health:
 
 
 def _samples(vitals: Vitals) -> Samples:
-    """Yield the metrics of a worker."""
+    """Yield the metrics of the worker that updates ``vitals``."""
     figures = vitals.figures
     yield from one_of("countersink_worker_state", WORKER_STATES, figures.state)
     if figures.slot is not None:
@@ -131,8 +132,8 @@ def _samples(vitals: Vitals) -> Samples:
 
 
 def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
-    """Yield decorators that add two options for each job: its cron expression and its time
-    limit."""
+    """Yield the decorators that add two options for each scheduled job: its cron expression
+    (``--JOB-cron``) and the most seconds that a run may take (``--JOB-limit-s``)."""
     for name, kind in JOBS.items():
         yield settings.setting(
             f"--{name}-cron",
@@ -257,7 +258,16 @@ def _health(
     mysql: str,
 ) -> Health:
     """Return the health and metrics of a scheduler or a job process, for the endpoint of
-    ``--metrics-port``. The process is not ready while it starts or waits for a server."""
+    ``--metrics-port``. The process is not ready while Redis or MySQL does not answer, or while it
+    starts or waits for a server.
+
+    Args:
+        process: the command of the process: ``scheduler`` or ``jobs``.
+        samples: yields the metrics that only this process has.
+        vitals: the state of the process, which the process updates.
+        redis: the URL of the Redis for RQ's jobs (``--jobs-redis-url``).
+        mysql: the URL of the database.
+    """
     return Health(
         process=process,
         samples=lambda: samples(vitals),

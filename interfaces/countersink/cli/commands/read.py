@@ -1,8 +1,7 @@
 """``countersink totals``, ``top`` and ``export``: their flags, tables and texts, and the freshness
 of totals (the time up to which they are complete).
 
-See ``counting/totals/query.py`` for the columns, ``reads/formats.py`` for the file formats.
-"""
+See ``counting/totals/query.py`` for the columns, ``reads/formats.py`` for the file formats."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +49,7 @@ WHERE: Final = Checked("dimension", read_where)
 
 
 def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator that adds an option whose values are keys, or prefixes of keys."""
+    """Decorator that adds a repeatable option for keys (prefixes if ``name`` ends in "prefix")."""
     metavar = "TEXT" if name.endswith("prefix") else "KEY"
     return settings.one_off(flag, name, type=KEY, multiple=True, metavar=metavar, help=help)
 
@@ -113,7 +112,7 @@ _OPTIONS: Final = (
 
 def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     """Decorator that adds the options that select totals. The command's function gets their values
-    as one argument, a :class:`Selection`. The function itself has to add the counter to it."""
+    as its argument ``selection``. This has no counter: the function itself has to set it."""
 
     @wraps(function)
     def decorated(*, start: Edge, end: Edge, last: Last | NamedRange | None, **given: Any) -> None:
@@ -139,8 +138,8 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_zone(edge: Edge, zone: str | None) -> Edge:
-    """Return a time without a UTC offset in the time zone ``zone``. Return a day, a time with an
-    offset, or None unchanged.
+    """Return a time without a UTC offset as the same local time with the time zone ``zone``. Return
+    a day, a time with an offset, or None unchanged.
 
     Raises:
         ValueError: the time has no offset and ``zone`` is None; or clocks change at that time, so
@@ -280,7 +279,8 @@ def _show(
 
 
 def _limits(answer: Answer, by: By) -> Iterator[str]:
-    """Yield sentences that say which counts the answer lacks or does not show, and why."""
+    """Yield sentences for stderr that say which counts the answer lacks or does not show, and why.
+    ``by`` names the unit of the answer's rows."""
     if answer.told_from is not None:
         unit, (wider, option) = by[0].removeprefix("key-"), _WIDER[by[0]]
         yield (
@@ -311,8 +311,8 @@ the ``--by`` that shows these."""
 
 
 def _queue(client_name: str) -> Redis | None:
-    """Return a client of Redis, which tells how fresh totals are and has the entries of
-    ``--include-pending``. None if no Redis is configured."""
+    """Return a client of Redis, for the freshness of totals and the entries of
+    ``--include-pending``. CLIENT LIST shows ``client_name``. None if no Redis is configured."""
     return settings.open_queue(client_name) if settings.option_value("redis_url") else None
 
 
@@ -355,8 +355,8 @@ CHANGE: Final = "change"
 
 
 def _figure(row: dict[str, Any], name: str) -> object:
-    """Return what a table shows in the column ``name`` of a row: ``≈`` marks an estimate, and an
-    empty text becomes ``(no NAME)``."""
+    """Return the value that a table shows in the column ``name`` of a row: ``≈`` marks a total that
+    is an estimate, and an empty text becomes ``(no NAME)`` with the name of the column."""
     value: object = row[name]
     if value == "":
         return f"(no {name})"
@@ -365,7 +365,7 @@ def _figure(row: dict[str, Any], name: str) -> object:
 
 def _change(total: int, previous: int | None) -> str:
     """Return the change from ``previous`` to ``total`` as text, in percent of ``previous``. It is
-    empty if ``previous`` is 0 or missing."""
+    empty if ``previous`` is 0 or None."""
     if not previous:
         return ""
     return f"{(total - previous) / abs(previous):+.0%}"
@@ -431,8 +431,8 @@ def export_command(
     number = 0
 
     def each(session: Session) -> Rows:
-        """Yield the rows of the export. They are read from the database while earlier rows are
-        written."""
+        """Yield the rows of the export, read while earlier rows are written. Count them in
+        ``number``, and put each counter's :class:`Answer` into ``found``, for :func:`_limits`."""
         nonlocal number
         for name in (
             Snapshot(session).names(lambda name: True) if everything else dict.fromkeys(counters)
@@ -460,7 +460,7 @@ def export_command(
 
 
 def _export_writer(format: str) -> Write:
-    """Return the function that writes rows to a file in ``format``.
+    """Return the function that writes rows to a file in ``format``: csv, ndjson or parquet.
 
     Raises:
         Failure: the format is Parquet, and pyarrow is not installed.

@@ -247,7 +247,7 @@ def delete_command(name: str, yes: bool) -> None:
 @contextmanager
 def _sequences() -> Iterator[Sequences]:
     """Yield the :class:`Sequences` of the database at ``--mysql-url``. A ValueError that is raised
-    inside the block becomes :class:`Misuse`."""
+    inside the block becomes :class:`Misuse`, unless it is an :class:`ExplainedError`."""
     store = settings.open_store()
     with values_checked():
         yield store.sequences
@@ -265,7 +265,7 @@ def _document(sequence: StoredSequence) -> output.Document:
 
 
 def _print_one(sequence: StoredSequence) -> None:
-    """Print the settings of a sequence as text."""
+    """Print the name, the value and the settings of a sequence as text."""
     options = sequence.options
     facts = {
         "sequence": sequence.name,
@@ -282,7 +282,7 @@ def _print_one(sequence: StoredSequence) -> None:
 
 
 def _print_list(sequences: Sequence[StoredSequence]) -> None:
-    """Print sequences as a table."""
+    """Print sequences as a table; without any, print a sentence."""
     columns = ("sequence", ">value", "-period", "-updated at", "settings")
     rows = (
         (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
@@ -292,7 +292,8 @@ def _print_list(sequences: Sequence[StoredSequence]) -> None:
 
 
 def _print_periods(rows: Sequence[output.Document], total: int) -> None:
-    """Print the periods of a sequence as a table, with the sum of their values."""
+    """Print the periods of a sequence as a table; if there are several, also ``total``, the sum of
+    their values."""
     cells = [(row["period_start"] or "all time", row["value"], row["updated_at"]) for row in rows]
     if len(rows) > 1:
         cells.append(("all", total, ""))
@@ -300,7 +301,8 @@ def _print_periods(rows: Sequence[output.Document], total: int) -> None:
 
 
 def _settings(sequence: StoredSequence) -> str:
-    """Return the settings of a sequence that differ from the defaults, as text."""
+    """Return the settings of a sequence that differ from the defaults, as text; empty if none does.
+    The time zone is named only if the sequence has a period."""
     options = sequence.options
     changed = []
     for name in ("start", "step", "minimum", "maximum"):
@@ -316,7 +318,7 @@ def _settings(sequence: StoredSequence) -> str:
 
 def _print_reset(last: dict[str, int | None]) -> None:
     """Print the result of a reset; nothing if ``last`` is empty. ``last`` has the names of the
-    sequences, each with its value before the reset, or None if it had no value."""
+    sequences that were reset, each with its value before that, or None if it had no value."""
     if not last:
         return
     count = sum(value is not None for value in last.values())

@@ -120,8 +120,9 @@ def command(log_format: str, **given: Any) -> int:
 
 
 def _stop(server: Server, producer: Producer) -> int:
-    """Store all increments, log the end, and return the exit status. It is 0, or 1 if neither Redis
-    nor a spool took all increments within the producer's ``exit_timeout``: the rest is lost."""
+    """Store all increments, log the end, and return the exit status: 0 if every increment was
+    stored in Redis or the spool within the producer's ``exit_timeout``; else 1, and the rest is
+    lost."""
     complete = producer.close(producer.exit_timeout)
     stats = producer.stats()
     server.log(
@@ -157,8 +158,9 @@ def _until_stopped(server: Server, signals: SignalQueue) -> None:
 
 
 def _health(redis_url: str, server: Server, producer: Producer) -> Health:
-    """Return the health and metrics of a listener, for the endpoint of ``--metrics-port``. If the
-    producer has a spool that works, the listener is ready even without Redis."""
+    """Return the health and metrics of a listener, for the endpoint of ``--metrics-port``. The
+    listener is ready if Redis answers and is not full, or if the producer has a spool that
+    works."""
     return Health(
         process="statsd",
         samples=lambda: _samples(server, producer),

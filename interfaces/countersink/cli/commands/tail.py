@@ -36,7 +36,7 @@ DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
 
 class _Report(Reporter):
     """Prints notices and rejected lines on stderr as they occur, and keeps the rejected lines for
-    the result.
+    the JSON that :meth:`result` prints.
 
     Args:
         shown: how many rejected lines are printed and kept, at most.
@@ -60,7 +60,8 @@ class _Report(Reporter):
             )
 
     def result(self, summary: Summary, counter: str, entries: int) -> None:
-        """Print the result on stdout. ``entries`` is the number of entries that were sent."""
+        """Print the result on stdout, as ``--format`` says: text, or JSON with the kept lines.
+        ``entries`` is the number of entries that were stored in Redis."""
         document = {
             "counter": counter,
             "counted": summary.counted,
@@ -284,7 +285,8 @@ def _absolute(name: str) -> str:
 
 
 def _health(sender: LogSender, summary: Summary) -> Health:
-    """Return the health and metrics of ``tail``, for the endpoint of ``--metrics-port``."""
+    """Return the health and metrics of ``tail``, for the endpoint of ``--metrics-port``.
+    ``tail`` is ready if Redis answers and is not full."""
     return Health(
         process="tail",
         samples=lambda: _samples(sender, summary),

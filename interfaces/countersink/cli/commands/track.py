@@ -120,7 +120,7 @@ def _described(tracked: TrackedTable) -> str:
 
 
 def _show_list(tracked: Sequence[TrackedTable]) -> None:
-    """Print the tracked tables as a table."""
+    """Print the tracked tables as a table; without any, print a sentence."""
     rows = []
     for one in tracked:
         row = _document(one)
@@ -137,7 +137,8 @@ def _plan_document(plan: Plan) -> dict[str, object]:
 
 
 def _show_plan(plan: Plan) -> None:
-    """Print the SQL of the triggers in a plan, to be read: ``track`` does more than that."""
+    """Print the SQL of the triggers in a plan, with its warnings as comments. It is only for
+    reading: ``track`` does more, such as counting the rows."""
     click.echo(f"-- Triggers that count {_described(plan.definition)}.")
     click.echo("-- For reading: `countersink track` creates them, then counts the rows.")
     if plan.reads:

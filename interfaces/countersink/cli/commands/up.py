@@ -1,6 +1,6 @@
 """``countersink up``: the private servers and processes that it starts, their order and ports,
-their restarts, and the file ``environment.sh``. Also ``countersink migrate``: ``up`` does the same
-before it starts processes."""
+their restarts, and the file ``environment.sh``. Also ``countersink migrate``, which brings the
+tables up to date; ``up`` does that, too, before it starts processes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ LINK_URL = "COUNTERSINK_LINK_CREATE_URL"
 
 
 def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator that adds the option for the port of a listener; ``usual`` is the default port."""
+    """Decorator that adds the option ``--NAME-port`` for the port of the listener ``countersink
+    NAME``; ``usual`` is the default port, if it is free."""
     return settings.setting(
         f"--{name}-port",
         type=click.IntRange(0, 65_535),
@@ -134,14 +135,15 @@ def _run(
     stop: SignalQueue,
     stack: ExitStack,
 ) -> None:
-    """Start the private servers, bring the tables up to date, and start the processes. Until a
-    signal comes, restart each server or process that dies. The caller stops all of them: it closes
-    ``stack``.
+    """Start the private servers, bring the tables up to date, start the processes, and print the
+    addresses. Until a signal comes, restart each server or process that dies. The caller stops all
+    of them: it closes ``stack``.
 
     Args:
         data: the directory of the private servers.
-        given: the URLs that the user has configured, by environment variable. A server whose URL is
-            among them is never started or stopped, unless it is a private server of ``data``.
+        given: the URLs that the user has configured, by the name of their environment variable. A
+            server whose URL is among them is never started or stopped, unless it is a private
+            server of ``data``.
         ports: the port of each listener, by its command; None if the listener is not to be started.
         stop: the queue of signals that ask this command to stop.
         stack: gets the functions that stop what was started.
@@ -262,8 +264,8 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _page_key(mysql_url: str, file: Path) -> str:
-    """Return the API key for the dashboard: the one in ``file`` if the database accepts it, else a
-    new key, which is written to ``file``."""
+    """Return the API key for the dashboard: the one in ``file`` if it is valid in the database,
+    else a new key with the scope ``admin``, which is written to ``file``."""
     kept = file.read_text().strip() if file.exists() else ""
     with open_tables(mysql_url) as session:
         if api_keys.is_valid(session, kept):
@@ -274,8 +276,9 @@ def _page_key(mysql_url: str, file: Path) -> str:
 
 
 def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
-    """Write the shell file that exports the URLs, and return its path. They contain passwords, so
-    only its owner may read the file."""
+    """Write the shell file ``environment.sh``, and return its path. It exports ``urls``, by the
+    name of their environment variable. They contain passwords, so only its owner may read the
+    file."""
     lines = ["# Written by `countersink up`; holds passwords."]
     lines += [f"export {variable}={shlex.quote(url)}" for variable, url in urls.items()]
     file = directory / settings.ENVIRONMENT_FILE
@@ -284,8 +287,9 @@ def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
 
 
 class CommandProcess(Restartable):
-    """A process that runs `countersink NAME ARGUMENTS`. It gets its URLs as environment variables,
-    because every user of the machine can read a command line, and URLs contain passwords."""
+    """A process that runs `countersink NAME ARGUMENTS`. It gets ``urls`` (by the name of their
+    variable) as environment variables, because every user of the machine can read a command line,
+    and URLs contain passwords."""
 
     def __init__(self, name: str, urls: Mapping[str, str], arguments: Sequence[str] = ()) -> None:
         self.name = name
@@ -295,7 +299,8 @@ class CommandProcess(Restartable):
             self._environment.pop(f"{variable}_FILE", None)  # the command refuses both
 
     def start(self) -> object:
-        """Start the process. The process itself waits until its servers answer."""
+        """Start the process, and return this object at once. The process itself waits until its
+        servers answer."""
         reader, writer = os.pipe()
         self._relay = threading.Thread(target=relay, args=(self.name, reader), daemon=True)
         self._relay.start()
@@ -309,8 +314,8 @@ class CommandProcess(Restartable):
         return self
 
     def stop(self) -> None:
-        """Send SIGTERM, and wait until the process has ended; ServerFailed if it had to be
-        killed."""
+        """Send SIGTERM, and wait until the process has ended; ServerFailed if it had to be killed
+        after ``STOP_SECONDS``. Does nothing if the process does not run."""
         if self._process is not None:
             self._process.stop(signal.SIGTERM, STOP_SECONDS)
             self._process = None
@@ -340,8 +345,9 @@ def _chosen_port(asked: int | None, usual: int) -> int:
 
 
 class Restarter:
-    """Restarts a server or process after it has died. The pause before the restart grows with each
-    death, up to ``LONGEST_PAUSE``. Call `check` again and again: it does the work."""
+    """Restarts the server or process ``part`` after it has died. Each death doubles the pause
+    before the restart, up to ``LONGEST_PAUSE``; deaths before a run of ``STEADY_AFTER`` seconds are
+    forgotten. `up` calls `check` every ``CHECK_EVERY_S`` seconds: it does the work."""
 
     def __init__(self, part: Restartable) -> None:
         self._part = part
