@@ -27,8 +27,9 @@ class Problem(Exception):
         extra: further members of the problem document, such as ``errors``.
 
     Args:
-        retry_after: seconds to wait before the next attempt; the header ``Retry-After`` has them,
-            rounded up and at least 1. None adds no header.
+        status, detail, headers, extra: as the attributes.
+        retry_after: seconds that the client should wait before its next attempt; the header
+            ``Retry-After`` has them, rounded up and at least 1. None adds no header.
     """
 
     def __init__(

@@ -50,7 +50,8 @@ class WebOptions:
         max_items: maximum number of increments in one request.
         max_counters: maximum number of different counters that one API key may count in while the
             server runs, unless the key has a limit of its own. The same maximum applies to
-            sequences, which are counted separately. All requests without a key count as one key.
+            sequences, which are counted separately. With ``without_keys``, all requests without a
+            key count as one key. Otherwise they only add to public counters, without this limit.
         max_amount: the largest absolute amount of an increment by HTTP.
         max_ahead_s: seconds that an increment's time may be ahead of the server's clock.
         max_age_days: days that an increment's time may be in the past; 0 for no limit.
@@ -59,7 +60,7 @@ class WebOptions:
             each address for requests without a key.
         rate_per_address: the same limit for requests without a key from one address (for IPv6, from
             one /64 network).
-        failures_per_minute: wrong keys that one address may send per minute.
+        failures_per_minute: maximum number of wrong keys that one address may send per minute.
         max_connections: maximum number of open connections. If one more is opened, the server
             closes the connection that has waited longest for its client. If no connection waits for
             its client, the new connection gets 503.
@@ -72,8 +73,8 @@ class WebOptions:
             ``include_pending``, which reads all of them. If there are more entries, or their rows
             are more than 25 times this number, the request is refused: reading takes time and
             memory.
-        threads: number of threads for reads of totals. Short blocking calls have as many again for
-            each module whose functions are called.
+        threads: number of threads for reads of totals. Short blocking calls run in further threads:
+            at most as many again for each module whose functions are called.
         session_hours: hours that a login to the dashboard lasts.
         frame_ancestors: origins of the pages that may embed the page of a link in a frame.
     """

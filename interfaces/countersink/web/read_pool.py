@@ -45,8 +45,9 @@ class ReadPool:
     """Runs reads in threads. Use it only in the event loop's thread.
 
     The reads of one API key use at most half of the threads (at least one), so that other clients
-    find a free thread. Requests without a key share this limit by their address. Only one read at a
-    time reads the queue, because this takes much memory and holds the interpreter lock for long.
+    find a free thread. The same limit applies to all requests without a key from one address. Only
+    one read of all keys at a time reads the queue, because this takes much memory and holds the
+    interpreter lock for long.
 
     Args:
         threads: number of threads; the read of the queue has a further one.
@@ -78,8 +79,9 @@ class ReadPool:
         *args: Any,
         pending: bool = False,
     ) -> T:
-        """Call ``work`` in a thread of the pool, and return its result. The call is cancelled at
-        the time limit, or when the client disconnects.
+        """Call ``work`` in a thread of the pool, and return its result. At the time limit, or when
+        the client disconnects, raise without a result: a call that waits for its thread is dropped,
+        and the MySQL statement of a running call is interrupted.
 
         Args:
             request: the request. Its body must have been read before: the wait for the disconnect
@@ -91,8 +93,9 @@ class ReadPool:
             pending: whether ``work`` reads the queue; of all such reads, one runs at a time.
 
         Raises:
-            Problem: 429 this key or address has too many reads; 503 the read reached the time
-                limit, ours or MySQL's.
+            Problem: 429 this key or address has :data:`MAX_READS` unfinished reads already
+                (:data:`MAX_PENDING_READS` of the queue); 503 the read reached the time limit, ours
+                or MySQL's.
             ClientDisconnect: the client has disconnected.
             Exception: whatever else ``work`` raises.
         """

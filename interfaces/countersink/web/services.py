@@ -37,8 +37,8 @@ Waiter = asyncio.Future[bool | None]
 
 
 class Acknowledgements:
-    """Waits until increments of this process are stored or applied. Use it only in the event loop's
-    thread.
+    """Waits until increments that this process has accepted are stored or applied, for requests
+    with ``?wait=``. Use it only in the event loop's thread.
 
     Args:
         services: the objects that endpoints share.
@@ -135,8 +135,9 @@ class Services:
         reads: answers queries for totals, with the time up to which they are complete.
         redis: the client of the queue.
         system: returns the state of the installation, the document of ``countersink info``; blocks.
-        schedule: pauses, resumes or runs a scheduled job, called as ``schedule(what, job)``;
-            blocks, and raises LookupError for an unknown job.
+        schedule: pauses, resumes or runs a scheduled job, and returns its state. It is called as
+            ``schedule(what, job)`` with ``pause``, ``resume`` or ``run``, and the job's name. It
+            blocks, and raises LookupError for an unknown job, or one never planned.
         read_pool: runs reads of totals, which may take long, in threads of their own.
         register: has the valid keys, logins and links.
         cookie: finds the login of a request.
@@ -144,7 +145,7 @@ class Services:
         places: limits the number of requests that wait for MySQL or Redis at the same time.
         quotas: limits names of counters and sequences per key.
         stopping: is set when the process is asked to end; endless answers end then.
-        answers: number of answers so far, by HTTP status.
+        answers: number of answers of this process so far, by HTTP status.
     """
 
     options: WebOptions
@@ -182,8 +183,8 @@ class Services:
         return await self._run(kind, partial(work, *args, **kwargs))
 
     async def run_in_session(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``work`` in a thread, as :meth:`run` does, with a new session as its first argument,
-        and return its result. The session is closed afterwards."""
+        """Call ``work`` in a thread, as :meth:`run` does, with a new MySQL session as its first
+        argument, and return its result. The session is closed afterwards."""
 
         def opened() -> T:
             with open_tables(self.options.mysql_url) as session:

@@ -61,9 +61,10 @@ class ValueAsked(Closed):
 
 
 class SequencePlaces:
-    """Runs requests for sequences in threads, only a few at a time for each sequence. So if a
-    transaction has locked a sequence, requests for it do not delay requests for other sequences.
-    Use it only in the event loop's thread.
+    """Limits how many requests for sequences run at the same time: :meth:`place` those for one
+    sequence, and :meth:`run` all, which it runs in threads. So if an application's transaction has
+    locked a sequence, requests for it do not delay requests for other sequences. Use it only in the
+    event loop's thread.
 
     Args:
         services: have the store.
@@ -79,16 +80,17 @@ class SequencePlaces:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``work``, which may wait for a lock, in a thread, and return its result."""
+        """Call ``work``, which may wait for a lock, in one of :data:`THREADS` threads for all
+        sequences, and return its result. Call this method within :meth:`place`."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._threads)
 
     @asynccontextmanager
     async def place(self, name: str) -> AsyncIterator[None]:
-        """Let at most :data:`PLACES` requests for a sequence into the body of ``async with`` at the
-        same time. A further request waits before it.
+        """Let at most :data:`PLACES` requests for the sequence ``name`` into the body of ``async
+        with`` at the same time. A further request waits before the body.
 
         Raises:
-            Problem: 503 the request has waited longer than :data:`PLACE_WAIT_S`.
+            Problem: 503 the request has waited for :data:`PLACE_WAIT_S` seconds.
         """
         places = self._places.setdefault(name, asyncio.Semaphore(PLACES))
         try:
@@ -105,7 +107,14 @@ class SequencePlaces:
 
 
 async def take(request: Request, services: Services, who: Identity) -> Response:
-    """Hand out the next value of a sequence, or a block of its next values."""
+    """Answer ``POST /v1/sequences/{name}/next``: hand out the next value of a sequence, or, if the
+    body has ``count``, a block of its next values. A sequence that does not exist is created.
+
+    Raises:
+        Problem: 403 the key may not name the sequence, or has used too many names; 409 no value is
+            left; 422 the request is not valid; 503 the sequence is locked for too long, or MySQL's
+            reply was lost; also the problems of :func:`~countersink.web.http.bodies.read_object`.
+    """
     name = _name(request, who)
     asked = await bodies.read_object(request, services, ValueAsked, optional=True)
     used = services.quotas.check(who, "sequences", {name})
@@ -137,8 +146,13 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
 
 
 async def peek(request: Request, services: Services, who: Identity) -> Response:
-    """Answer with the last value that a sequence has handed out in its current period. It is null
-    if there is no such value, or no such sequence."""
+    """Answer ``GET /v1/sequences/{name}`` with the last value that a sequence has handed out in its
+    current period. The value is null if there is none, or no such sequence.
+
+    Raises:
+        Problem: 403 the key may not name the sequence; 422 no sequence can have the name; also the
+            problems of :meth:`~countersink.web.read_pool.ReadPool.run`.
+    """
     name = _name(request, who)
     try:
         value = await services.read_pool.run(request, who, services.store.sequences.peek, name)

@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 
 def system_state(services: Services) -> CachedAnswer[Mapping[str, Any]]:
-    """Return a cached answer with the document of ``countersink info``. All requests of a second
-    share it."""
+    """Return a new cache of the document of ``countersink info``, which it collects at most once a
+    second. All endpoints share one cache, which :meth:`Services.single` keeps."""
     return CachedAnswer(services.system, kept_s=SYSTEM_KEPT_S, within_s=SYSTEM_WITHIN_S)
 
 
@@ -47,8 +47,12 @@ async def system(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def schedule(request: Request, services: Services, who: Identity, what: str) -> Response:
-    """Answer ``POST /v1/schedules/{job}/{what}``: pause, resume or run a scheduled job, and return
-    its state. The body is ignored."""
+    """Answer ``POST /v1/schedules/{job}/{what}``: ``pause``, ``resume`` or ``run`` a scheduled job,
+    and return its new state. The body is read and ignored.
+
+    Raises:
+        Problem: 404 there is no such job, or no scheduler has planned it yet.
+    """
     job = request.path_params["job"]
     await read(request, services, MAX_OBJECT_BYTES)
     try:
@@ -59,7 +63,7 @@ async def schedule(request: Request, services: Services, who: Identity, what: st
 
 
 async def whoami(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/whoami`` with the key of the request and its rights."""
+    """Answer ``GET /v1/whoami`` with the key, login or link of the request and its rights."""
     return JSONResponse(
         {
             "key": (not who.link and who.key_id) or None,
@@ -192,7 +196,9 @@ async def readyz(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def metrics(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /metrics`` with metrics of the process and of the installation."""
+    """Answer ``GET /metrics`` with metrics of the process and, where its state is known, of the
+    installation: in OpenMetrics if the header Accept asks for it, else in Prometheus' text
+    format."""
     accept = request.headers.get("accept", "")
     all_samples = services.single(health).all_samples
     body, media_type = await _monitored(services, lambda: render(all_samples(), accept))
@@ -201,8 +207,8 @@ async def metrics(request: Request, services: Services, who: Identity) -> Respon
 
 
 def monitor_threads(services: Services) -> anyio.CapacityLimiter:
-    """Return the limit of threads for health checks and metrics. These threads do nothing else, so
-    that both answer while all other threads are in use."""
+    """Return a limiter of :data:`THREADS` threads for health checks and metrics. These threads do
+    nothing else, so that both answer while all other threads are in use."""
     return anyio.CapacityLimiter(THREADS)
 
 
@@ -211,8 +217,9 @@ async def _monitored(services: Services, work: Callable[[], T]) -> T:
 
 
 def health(services: Services) -> Health:
-    """Return the health of the web process. It is ready if it can accept increments: this needs a
-    Redis that is not full or a spool that works, but not MySQL."""
+    """Return the health of the web process. The process is ready if it can accept increments: this
+    needs a Redis that is not full or a spool that works, but not MySQL. (:func:`readyz` also checks
+    whether the process is ending.)"""
     state = services.single(system_state)
 
     def samples() -> Samples:

@@ -135,9 +135,16 @@ _TOP: Final = (N, BY, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 async def totals(
     request: Request, services: Services, who: Identity, by: str | None = None
 ) -> Response:
-    """Answer with totals of the counter in the path. If the path names no counter, the totals are
-    those of all counters that the key may name. ``by`` says what a row of the answer is, such as
-    ``day``. If it is None, the request's parameter ``by`` or its default says this."""
+    """Answer with totals of the counter in the path, in JSON or CSV. If the path names no counter,
+    the totals are those of all counters that the request's API key may name. ``by`` says what a row
+    of the answer is, such as ``day``. If it is None, the request's parameter ``by`` says this, or
+    its default (see :data:`BY`).
+
+    Raises:
+        Problem: 403 the API key may not name the counter; 404 there is no such counter; 422 the
+            parameters do not fit together; also the problems of :func:`read_problems` and of
+            :meth:`~countersink.web.read_pool.ReadPool.run`.
+    """
     given = request.scope["countersink.given"]
     counter = permitted_counter(request, who) if "counter" in request.path_params else None
     query = _query(counter, who, given if by is None else {**given, "by": (by, ())})
@@ -196,8 +203,8 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
 
 
 def _limit(name: str) -> Meta:
-    """Return the OpenAPI description of the member ``name`` of an answer. It is that of the header
-    with the same value."""
+    """Return the OpenAPI description of the member ``name`` of :class:`TotalList`: the description
+    in :data:`FRESHNESS` of the header that has the member's value."""
     return doc(FRESHNESS[name][1])
 
 
@@ -262,10 +269,16 @@ _SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
 
 
 async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/export/openmetrics`` with totals of the named counters as
-    ``countersink_events_total{counter="…"}``, or of their keys with the label ``key``; totals below
-    zero as ``countersink_balance``. Counters that do not exist are left out; if none exists, the
-    answer is 404."""
+    """Answer ``GET /v1/export/openmetrics`` with one total of each named counter as
+    ``countersink_events_total{counter="…"}``; with the parameter ``key`` or ``top``, with one of
+    each key instead, which has the label ``key`` as well. A total below zero is in
+    ``countersink_balance`` instead. Counters that do not exist are left out.
+
+    Raises:
+        Problem: 403 the API key may not name one of the counters; 404 none of the counters exists;
+            422 no counter, both ``key`` and ``top``, or too many samples; also the problems of
+            :func:`read_problems` and of :meth:`~countersink.web.read_pool.ReadPool.run`.
+    """
     given = request.scope["countersink.given"]
     names = list(dict.fromkeys(given["counter"]))
     if not names:

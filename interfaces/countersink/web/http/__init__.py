@@ -40,19 +40,21 @@ class Route:
         public: True also admits requests without a key, and requests whose key lacks the scope, for
             public counters. ``public`` of their :class:`Identity` is True, and the handler checks
             whether the counter is public.
-        installation_wide: True where the endpoint concerns the whole installation: keys for some
-            counters are refused.
-        shared: True admits links; the handler checks whether the link is to the counter or board.
-        waits: True where the handler may wait for MySQL or Redis: each request holds one of the
-            :class:`~countersink.web.auth.credentials.WaitingPlaces`.
-        parameters: the parameters that the query may have. The handler finds their values, by name,
-            in ``scope["countersink.given"]``. With None, the query is ignored.
+        installation_wide: True where the endpoint concerns the whole installation: keys that are
+            limited to some counters are refused.
+        shared: True also admits requests with a link in place of a key; the handler checks whether
+            the link is to the counter or board. False refuses links.
+        waits: True where the handler may wait for MySQL or Redis: while it runs, the request holds
+            one of the :class:`~countersink.web.auth.credentials.WaitingPlaces`; 503 if none is
+            free.
+        parameters: the parameters that the query may have; others are refused. The handler finds
+            the values, by name, in ``scope["countersink.given"]``. With None, the query is ignored.
         hidden: True leaves the route out of the OpenAPI document and ignores its query: for pages
             and their files.
         name, summary, description: texts of its operation in the OpenAPI document (3.1).
         tag: tag of its operation, set in :mod:`countersink.web.app`.
         headers: its request headers in OpenAPI.
-        body: its request body in OpenAPI; None where it takes no body.
+        body: its request body in OpenAPI, for the document only; None where it takes no body.
         responses: its responses by status, without those that every route has (401, 429, …).
     """
 
@@ -105,7 +107,8 @@ class RouteTable:
             found[route.method] = route
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """Return the route of a request, and the values of the parameters in its path.
+        """Return the route of a request, and the texts of the parameters in its path, by name. The
+        route of a HEAD request is that for GET.
 
         Raises:
             Problem: 404 no route has the path; 405 a route has the path, but not with this method.

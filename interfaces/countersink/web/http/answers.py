@@ -85,7 +85,8 @@ _NOT_MODIFIED: Final = 304
 
 
 def read_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the values of the headers that this server reads, by lower-case name.
+    """Return the values of the headers in :data:`_SINGLE` and :data:`_JOINED` that a request has,
+    by lower-case name. Other headers are left out.
 
     Raises:
         Problem: 400 a header of :data:`_SINGLE` is repeated.
@@ -103,12 +104,12 @@ def read_headers(scope: Scope) -> dict[bytes, bytes]:
 
 def decode_target(scope: Scope) -> None:
     """Decode the path of a request strictly into ``scope["path"]``, and check that its query is
-    UTF-8.
+    percent-encoded UTF-8. The query stays encoded.
 
     uvicorn would decode invalid bytes as replacement characters, and the result may be another key.
 
     Raises:
-        Problem: 400 the path or the query is not UTF-8.
+        Problem: 400 the path or the query is not percent-encoded UTF-8.
     """
     raw, query = scope["raw_path"], scope["query_string"]
     try:
@@ -122,8 +123,9 @@ def decode_target(scope: Scope) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    """Add the headers that every answer has to ``response``, and return it. A header that it
-    already has stays."""
+    """Add headers to ``response``, and return it: :data:`PAGE` to an HTML answer (X-Frame-Options
+    not if its own policy lets pages embed it), Cache-Control to a 304, and :data:`DATA` to any
+    other answer. A header that the answer already has stays."""
     raw = response.raw_headers
     present = dict(raw)
     if present.get(b"content-type", b"").startswith(b"text/html"):
@@ -140,8 +142,8 @@ def add_headers(response: Response) -> Response:
 
 
 def encode_head(response: Response) -> bytes:
-    """Return the status line and the headers of an answer, with those of :func:`add_headers`, and
-    without the empty line after them."""
+    """Return the status line and the headers of an answer, with those of :func:`add_headers`, but
+    without the empty line after them, so that the caller can append further headers."""
     status = HTTPStatus(response.status_code)
     lines = [b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode())]
     lines += [b"%b: %b\r\n" % each for each in add_headers(response).raw_headers]
@@ -149,10 +151,11 @@ def encode_head(response: Response) -> bytes:
 
 
 class EncodedResponse(Response):
-    """A JSON answer to a POST that is encoded once, and sent many times.
+    """A JSON answer to a POST, with its head encoded in advance. The connection sends its bytes as
+    they are, which is faster than by uvicorn, and may send one object to many requests.
 
     Args:
-        body, status: its body and its HTTP status.
+        body, status: its encoded body and its HTTP status.
 
     Attributes:
         head: its head, from :func:`encode_head`.
@@ -164,11 +167,11 @@ class EncodedResponse(Response):
 
 
 def policy(scripts: Sequence[str], frame_ancestors: Sequence[str] = ()) -> str:
-    """Return the content security policy of a page.
+    """Return the content security policy of a page, a header's value.
 
     Args:
-        scripts: hashes of its inline scripts.
-        frame_ancestors: origins of the pages that may embed it.
+        scripts: sources that permit its inline scripts, such as ``'sha256-…'``.
+        frame_ancestors: origins of the pages that may embed it; empty for none.
     """
     common = CONTENT_SECURITY_POLICY
     if frame_ancestors:
@@ -276,8 +279,9 @@ def json_answer(
 def csv_answer(
     request: Request, text: str, headers: Mapping[str, str], *, name: str, pending: bool
 ) -> Response:
-    """Return a text in CSV (RFC 4180) as an answer, with the file name ``name``. The other
-    arguments are as for :func:`json_answer`."""
+    """Return a text in CSV (RFC 4180) as an answer, or 304 if the request's If-None-Match has the
+    ETag, which depends on the text. ``name`` is the file name under which a browser saves it. The
+    other arguments are as for :func:`json_answer`."""
     named = {**headers, "Content-Disposition": f'inline; filename="{name}"'}
     return _answer(request, text, text, f"{CSV}; charset=utf-8; header=present", named, pending)
 
@@ -308,7 +312,8 @@ def _answer(
 
 
 def _matches(condition: str | None, tag: str) -> bool:
-    """Return whether If-None-Match has a tag, by weak comparison (RFC 9110, 8.8.3.2)."""
+    """Return whether ``condition``, the value of If-None-Match or None, lists the ETag ``tag``, by
+    weak comparison (RFC 9110, 8.8.3.2). ``*`` matches no tag."""
     if condition is None:
         return False
     bare = tag.removeprefix("W/")
@@ -316,7 +321,8 @@ def _matches(condition: str | None, tag: str) -> bool:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Return whether a client accepts gzip (RFC 9110, 12.5.3)."""
+    """Return whether the value of a header Accept-Encoding names gzip or x-gzip with a weight that
+    is not 0 (RFC 9110, 12.5.3). ``*`` does not suffice, nor does an empty value."""
     for part in accept_encoding.lower().split(","):
         coding, *parameters = (each.strip() for each in part.split(";"))
         if coding in ("gzip", "x-gzip"):
@@ -326,8 +332,15 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 async def compress(scope: Scope, response: Response, services: Services) -> None:
-    """Compress the body of ``response`` with gzip if it is large enough, the client accepts gzip,
-    and BREACH is no risk. Streamed bodies (server-sent events) stay uncompressed."""
+    """Compress the body of ``response``, in place and with its headers, if it has at least
+    :data:`LEAST_BYTES` and a type of :data:`_TYPES`, the client accepts gzip, and BREACH is no risk
+    (see the module). Streamed bodies (server-sent events) stay uncompressed.
+
+    Args:
+        scope: the ASGI scope of the request.
+        response: the answer.
+        services: run the compression of a large body in a thread.
+    """
     body = getattr(response, "body", b"")
     if len(body) < LEAST_BYTES:
         return
@@ -348,7 +361,9 @@ async def compress(scope: Scope, response: Response, services: Services) -> None
 
 
 def _is_same_origin(asked: Headers) -> bool:
-    """Return True only if certainly no page of another origin made a browser send the request."""
+    """Return whether a request with the headers ``asked`` may get a compressed answer without the
+    risk of BREACH: its Sec-Fetch-Site says that it comes from a page of this server or from no
+    page; or it has neither Sec-Fetch-Site nor a cookie."""
     site = asked.get("sec-fetch-site")
     return "cookie" not in asked if site is None else site in ("same-origin", "none")
 

@@ -37,12 +37,13 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def read(request: Request, services: Services, limit: int | None = None) -> bytes:
-    """Return the body of a request, decompressed.
+    """Return the body of a request, decompressed; empty if it has none.
 
     Args:
         request: a request whose body was not read yet.
         services: have the settings.
-        limit: maximum bytes, before and after decompression; default: ``max_body_bytes``.
+        limit: maximum bytes, before and after decompression; None for the option
+            ``max_body_bytes``.
 
     Raises:
         Problem: 413 the body is too large; 415 its content coding is unknown; 400 it cannot be
@@ -81,11 +82,12 @@ async def read_object(
         request, services: as for :func:`read`.
         limit: maximum bytes, before and after decompression.
         kind: the struct of the object; it should forbid unknown members.
-        optional: True returns ``kind()`` for an empty body.
+        optional: True returns ``kind()`` for an empty body; False refuses it with 400.
 
     Raises:
-        Problem: 400 the body is not JSON; 413 it is too large; 415 its media type or content coding
-            is not supported; 422 it is not a valid ``kind``, or an object has a member twice.
+        Problem: 400 the body is not JSON, or cannot be decompressed; 413 it is too large; 415 its
+            media type or content coding is not supported; 422 it is not a valid ``kind``, it is
+            nested too deeply, or an object has a member twice.
         ClientDisconnect: the client disconnected before the end of the body.
     """
     check_json(request.headers.get("content-type", ""))
@@ -118,9 +120,9 @@ def check_json(media_type: str) -> None:
 
 
 def check_parts(body: bytes, items: int) -> None:
-    """Check that a JSON body does not have more values than ``items`` increments can have. The
-    check comes before decoding, as the decoding of a megabyte of ``{},{},…`` would block the event
-    loop.
+    """Check that a JSON body does not have more values than ``items`` increments can have
+    (:data:`_ITEM_PARTS` each). The check comes before decoding, because the decoding of a megabyte
+    of ``{},{},…`` would block the event loop.
 
     First, commas and opening brackets are counted, which is fast. Only if there are too many, an
     exact count follows: of strings, and of commas and opening brackets outside strings.
@@ -148,8 +150,9 @@ def read_json(body: bytes) -> Any:
 
     Raises:
         Problem: 422 an object has a member twice.
-        msgspec.ValidationError: a number is too large.
-        msgspec.DecodeError, UnicodeDecodeError, RecursionError: the body is not JSON.
+        msgspec.ValidationError: a number with a fraction or exponent is beyond the floats.
+        msgspec.DecodeError, UnicodeDecodeError: the body is not JSON.
+        RecursionError: the body is nested too deeply.
     """
     msgspec.json.decode(body)  # refuses NaN and lone surrogates, which json.loads takes
     return json.loads(body, object_pairs_hook=_object, parse_int=_whole, parse_float=_number)
@@ -179,7 +182,7 @@ def decompress(body: bytes, coding: str, limit: int) -> bytes:
 
     Raises:
         Problem: 413 the result has more than ``limit`` bytes; 415 the coding is unknown; 400 the
-            body cannot be decompressed.
+            body cannot be decompressed, is incomplete, or has bytes after its end.
     """
     coding = coding.strip().lower()
     if coding in ("", "identity"):

@@ -97,8 +97,9 @@ class ProblemDocument(msgspec.Struct):
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema of a struct, or of a type that includes structs. The structs become
-    components of the document. Where ``kind`` is a schema already, return a shallow copy of it."""
+    """Return the JSON schema of a type: a struct, or a type that includes structs. Schemas of the
+    structs are added to :data:`_SCHEMAS`, from which :func:`document` takes its components; the
+    result refers to them. Where ``kind`` is a schema already, return a shallow copy of it."""
     if isinstance(kind, Mapping):
         return dict(kind)
     template = "#/components/schemas/{name}"
@@ -117,8 +118,9 @@ def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
     """Return the OpenAPI document of ``routes``.
 
     Args:
-        routes: the routes to describe.
-        keys: whether the server requires keys.
+        routes: the routes to describe; hidden ones are left out.
+        keys: whether the server requires API keys. If False, the document says that a key is
+            optional.
     """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -146,7 +148,9 @@ def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
 
 
 def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
-    """Return OpenAPI's operation object of a route, with the responses that every route has."""
+    """Return OpenAPI's operation object of a route, with the responses of :attr:`Route.responses`
+    and the problems that routes of its kind have, such as 429. ``keys`` is as for
+    :func:`document`."""
     scope = route.scope and f"Scope: `{route.scope}`."
     made: dict[str, Any] = {
         "operationId": route.name or route.path.strip("/"),
@@ -167,7 +171,8 @@ def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
 
 
 def _response(status: str, declared: Described) -> Mapping[str, Any]:
-    """Return OpenAPI's response object for one entry of :attr:`Route.responses`."""
+    """Return OpenAPI's response object for one entry of :attr:`Route.responses`: ``status`` is its
+    HTTP status, ``declared`` its value."""
     if isinstance(declared, type):
         return response(declared.__doc__ or "", declared)
     if not isinstance(declared, str):
@@ -214,7 +219,8 @@ def _time_zone() -> dict[str, Any]:
 
 
 def problem(status: int) -> dict[str, Any]:
-    """Return OpenAPI's response object for a problem with the HTTP status ``status``."""
+    """Return OpenAPI's response object for a problem with the HTTP status ``status``, described by
+    :data:`_PROBLEM_TEXTS` or else by the name of the status."""
     text = _PROBLEM_TEXTS.get(status, HTTPStatus(status).phrase)
     made = response(text, ProblemDocument, MEDIA_TYPE)
     if status in _HEADERS:
@@ -223,8 +229,8 @@ def problem(status: int) -> dict[str, Any]:
 
 
 def openapi_route(routes: Iterable[Route]) -> Route:
-    """Return the route of the OpenAPI document. The document describes ``routes`` and this route,
-    and is made at the first request."""
+    """Return the route that answers ``GET /openapi.json`` with the OpenAPI document. The document
+    describes ``routes`` and this route, and is made at the first request."""
     others = tuple(routes)
 
     @cache
@@ -274,11 +280,11 @@ def _parameters(route: Route) -> list[Mapping[str, Any]]:
 
 
 def read_responses(document: Any, *, csv: bool = True, of_counter: bool = False) -> dict[str, Any]:
-    """Return the responses of a route whose answers have an ETag and headers for freshness (see
-    ``answers.py``), without those that every route has.
+    """Return :attr:`Route.responses` (200, 304, maybe 404) of a route whose answers have an ETag
+    and headers for freshness (see ``answers.py``), without those that every route has.
 
     Args:
-        document: the type of the JSON answer.
+        document: the type or the schema of the JSON answer.
         csv: whether the route also answers in CSV.
         of_counter: whether its path names a counter; then 404 is one of the responses.
     """

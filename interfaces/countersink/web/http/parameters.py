@@ -53,14 +53,14 @@ class Parameter:
 
     Attributes:
         name: its name in the URL.
-        read: returns the value that a text stands for; its ValueError tells which texts are
+        read: returns the value of a text from the query; its ValueError tells which texts are
             allowed.
         description: one sentence for the OpenAPI document.
         schema: the JSON schema of one value.
         default: the value if the parameter is not given. A repeatable parameter has the empty tuple
             instead.
         repeatable: True where it may be given several times; then its value is a tuple.
-        most: how many times it may be given.
+        most: how many times it may be given, if it is repeatable.
         required: True marks it as required in the OpenAPI document only; the handler has to check
             that it is given.
     """
@@ -76,7 +76,7 @@ class Parameter:
     required: bool = False
 
     def document(self) -> dict[str, Any]:
-        """Return the parameter as OpenAPI 3.1 describes it."""
+        """Return the parameter object of OpenAPI 3.1 that describes this parameter."""
         schema = dict(self.schema)
         if self.repeatable:
             schema = {"type": "array", "items": schema, "maxItems": self.most}
@@ -96,7 +96,7 @@ class Parameter:
 def number(
     name: str, least: int, most: int, description: str, *, default: int | None = None
 ) -> Parameter:
-    """Return a parameter whose value is a whole number from ``least`` to ``most``."""
+    """Return a parameter whose value is an int from ``least`` to ``most``, both allowed."""
 
     def read_number(text: str) -> int:
         digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
@@ -109,7 +109,7 @@ def number(
 
 
 def flag(name: str, description: str, *, default: bool = False) -> Parameter:
-    """Return a parameter whose value is ``true`` or ``false``."""
+    """Return a parameter that is written ``true`` or ``false``; its value is a bool."""
 
     def read_flag(text: str) -> bool:
         if text not in ("true", "false"):
@@ -150,19 +150,19 @@ def short_text(name: str, whose: str, most: int, description: str, default: str 
 def several(
     name: str, read: Callable[[str], Any], description: str, schema: Mapping[str, Any] = TEXT
 ) -> Parameter:
-    """Return a parameter that may be given several times."""
+    """Return a parameter that may be given up to :data:`MAX_VALUES` times."""
     return Parameter(name, read, description, schema, repeatable=True)
 
 
 def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
-    """Return the values of all ``known`` parameters of a request's query, by name. A parameter that
-    is not given has its default; a repeatable one has a tuple of its values, in their order.
+    """Return the values of all ``known`` parameters in a request's query, by name. One that is not
+    given has its default. A repeatable one has a tuple of its values in their order, maybe empty.
 
     Bytes that are not UTF-8, which ``web/app.py`` refuses before, would become lone surrogates.
 
     Raises:
-        Problem: 422 some parameters are unknown, repeated or not valid, or there are more than
-            :data:`MAX_PARAMETERS`.
+        Problem: 422 some parameters are unknown, given too often or not valid, or there are more
+            than :data:`MAX_PARAMETERS` in all.
     """
     values: dict[str, Any] = {p.name: () if p.repeatable else p.default for p in known}
     if not scope["query_string"]:
@@ -206,7 +206,7 @@ def _pairs(query: str) -> list[tuple[str, str]]:
 
 
 def refuse(name: str, why: str) -> Problem:
-    """Return the problem (422) of one parameter that is not valid."""
+    """Return the problem (422) which says that the parameter ``name`` is not valid, and ``why``."""
     return Problem(422, "Some parameters are not valid", extra={"errors": [_error(name, why)]})
 
 
@@ -219,10 +219,10 @@ def _error(name: str, detail: str) -> dict[str, str]:
 
 
 def _edge(text: str) -> date:
-    """Return the day, or the time with its UTC offset, that a text stands for.
+    """Return the day (date) or the time with UTC offset (datetime) in a text: ``from`` or ``to``.
 
     Raises:
-        ValueError: the text is neither, or no range can begin or end there.
+        ValueError: the text is neither, or a range may not begin or end then: no whole minute, say.
     """
     edge = read_edge(text.replace(" ", "+"))  # an unencoded `+` of a query is decoded as a space
     check_range(edge, None)
@@ -350,7 +350,8 @@ not listed may be any text."""
 
 
 def picked_keys(given: Mapping[str, Any]) -> Keys:
-    """Return the selection of keys that the values of :data:`PICKED` describe."""
+    """Return the keys that the values of the parameters :data:`PICKED` select; None, which means
+    all keys, where none of these parameters is given."""
     match = KeyMatch(
         keys=given["key"],
         prefix=given["prefix"],

@@ -60,7 +60,8 @@ def run(
     terminal: bool = False,
 ) -> int:
     """Run the web server until SIGTERM or SIGINT. Then answer the running requests, for at most
-    :data:`STOP_WITHIN_S` seconds, and store accepted increments.
+    :data:`STOP_WITHIN_S` seconds, and store accepted increments. If MySQL is away at the start,
+    serve nevertheless, without the check of tables and keys.
 
     Args:
         options: the settings.
@@ -119,8 +120,8 @@ def run(
 
 
 def first_key(session: Session, *, terminal: bool) -> str | None:
-    """Create a key with all rights if there is no valid key, and return its text. Return None if
-    there is a valid key.
+    """Create an API key with all rights if there is no valid key, and return its text. Return None
+    if there is a valid key. ``terminal`` is as for :func:`run`.
 
     Raises:
         CannotServe: no key is valid, and there is no terminal on which a new key could be shown.
@@ -177,11 +178,11 @@ class WebServer(uvicorn.Server):
     """uvicorn's server; it serves until ``should_exit`` is set, and installs no signal handlers.
 
     Args:
-        config: the configuration of uvicorn.
-        application: the application to serve.
+        config: the configuration of uvicorn, with the application to serve.
+        application: the same application, to be told that the server stops.
 
     Attributes:
-        on_started: is called once connections are accepted.
+        on_started: is called once connections are accepted; does nothing by default.
     """
 
     on_started: Callable[[], object]
@@ -199,8 +200,8 @@ class WebServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Close slow and idle connections every :data:`_TICKS` ticks, and return freed memory to
-        the kernel every :data:`_TRIM_TICKS` ticks. Return whether the server has to stop, as
-        uvicorn says."""
+        the kernel every :data:`_TRIM_TICKS` ticks. uvicorn calls it at each tick with the number of
+        the tick. Return uvicorn's own result: whether the server has to stop."""
         if counter % _TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -212,7 +213,7 @@ class WebServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the endless answers (``/v1/live``), then wait for the other answers, for at most
-        :data:`STOP_WITHIN_S` seconds."""
+        :data:`STOP_WITHIN_S` seconds. uvicorn calls it when ``should_exit`` is set."""
         self._application.stop()
         await super().shutdown(sockets)
 
@@ -247,8 +248,8 @@ def make_server(application: Application, options: WebOptions) -> WebServer:
 
 
 class _Forwarded(logging.Handler):
-    """Logs the first line of uvicorn's warnings and errors in our format. Their tracebacks are left
-    out, because these can quote data."""
+    """A log handler that writes the first line of uvicorn's warnings and errors, up to 300
+    characters, to our log. Their tracebacks are left out, because these can quote data."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

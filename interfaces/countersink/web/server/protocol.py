@@ -64,8 +64,8 @@ class ConnectionLimits:
             take at least one more byte of an answer.
         wire_bytes: maximum bytes of one request on the wire, with the framing of chunked bodies.
         max_held: maximum of ``held``.
-        held: bytes of memory that all connections use now for bodies that handlers have not taken
-            and for pipelined requests.
+        held: bytes of memory that all connections use now, as :meth:`BoundedProtocol._count` counts
+            them: for bodies of requests, and for pipelined requests.
     """
 
     def __init__(self, options: WebOptions) -> None:
@@ -160,7 +160,7 @@ class BoundedProtocol(FramedProtocol):
         raise _large()
 
     def on_head(self) -> None:
-        """Process the head of a request. It is called when the head is complete.
+        """Check a complete head, then begin with its request, or queue it behind earlier ones.
 
         Raises:
             Problem: 431 the head is too large; 400 too many requests are pipelined.
@@ -182,7 +182,7 @@ class BoundedProtocol(FramedProtocol):
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
-        """Process a part of a request's body.
+        """Count a part of a request's body, and give it to the handler.
 
         Raises:
             Problem: 413 the body has too many small parts.
@@ -196,7 +196,7 @@ class BoundedProtocol(FramedProtocol):
         super().on_body(body)
 
     def on_end(self) -> None:
-        """Record that a request has arrived completely."""
+        """Record that a request has arrived completely: its time limit no longer applies."""
         self._since = None
         self._received = 0
         self._in_head = True
@@ -224,7 +224,8 @@ class BoundedProtocol(FramedProtocol):
 
     def _write_encoded(self, response: EncodedResponse) -> bool:
         """Send an encoded answer to the running request, and return True. Return False if uvicorn
-        has to send it: the connection ends after it, or the client takes no bytes at the moment."""
+        has to: the connection ends after it or is lost, or the client takes no bytes or waits for
+        ``100 Continue``. ``web/app.py`` finds this method in ``scope["countersink.write"]``."""
         cycle = self._working
         if (
             cycle is None
@@ -243,10 +244,8 @@ class BoundedProtocol(FramedProtocol):
 
     def on_response_complete(self) -> None:
         """Record the time at which an answer ended, and begin with the next pipelined request. If
-        the answer has no body, its head is still kept: send the head now.
-
-        uvicorn's method would also set a timer for each answer, to close an idle connection. See
-        :meth:`end_if_late` for that."""
+        the answer has no body, its head is still kept: send the head now. uvicorn's method would
+        also set a timer for each answer, to close an idle connection; see :meth:`end_if_late`."""
         self._idle_since = self.loop.time()
         self._answers.flush()
         self.server_state.total_requests += 1
@@ -261,10 +260,8 @@ class BoundedProtocol(FramedProtocol):
         """End the connection if its request has not arrived completely within ``limits.seconds``
         (408), or if its client has not taken a byte of an answer for as many seconds. While earlier
         requests on the connection are answered, the first limit does not apply. Close the
-        connection if it has been idle for :data:`KEEP_ALIVE_S`.
-
-        Args:
-            now: the event loop's time in seconds.
+        connection if it has been idle for :data:`KEEP_ALIVE_S`. The server calls this once a second
+        for each connection. ``now`` is the event loop's time in seconds.
         """
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
@@ -288,8 +285,9 @@ class BoundedProtocol(FramedProtocol):
 
     def _hold(self) -> None:
         """Update ``limits.held``. If it exceeds ``limits.max_held``, and this connection uses a
-        part of it, end this connection. Send 503 first, except while a handler works on a request
-        that has arrived completely. If pipelined requests wait, pause reading from the client."""
+        part of it, end this connection: at once while a handler works on a request that has arrived
+        completely and none is pipelined, else by :meth:`_end` with 503. If pipelined requests wait,
+        pause reading from the client."""
         if self.pipeline:
             self.flow.pause_reading()  # even if a handler has resumed reading
         self._count()
@@ -308,7 +306,8 @@ class BoundedProtocol(FramedProtocol):
 
     def _count(self) -> None:
         """Update this connection's part of ``limits.held``: the memory of its pipelined requests,
-        and the bytes of a body that its handler has not taken, minus :data:`FREE_BYTES`."""
+        and the running request's body beyond :data:`FREE_BYTES`: all received bytes of it while it
+        arrives, and only those that the handler has not taken once it has arrived."""
         working = self._working
         if working is None or working.response_complete:
             body = 0
@@ -377,13 +376,13 @@ class BoundedProtocol(FramedProtocol):
 
     def _is_stalled(self) -> bool:
         """Return whether an answer is not sent completely, and the client has taken no byte of it
-        since the last check."""
+        since the last call of :meth:`end_if_late`."""
         return 0 < self._unsent == self.transport.get_write_buffer_size()
 
     def _end(self, problem: Problem) -> None:
         """Answer with ``problem``, and close the connection. If an answer has begun, close without
         sending the problem. If a handler works for an earlier request, close after its answer,
-        without sending the problem."""
+        without sending the problem. Do nothing if the connection is ending already."""
         if self.transport.is_closing() or self._ending:
             return
         working = self._working
@@ -409,10 +408,8 @@ class BoundedProtocol(FramedProtocol):
 
     def _hang_up(self) -> None:
         """Close the connection. If a request is arriving, close only the sending half, and drop the
-        rest of the request.
-
-        A close with unread bytes would send a reset, and the client might not get the answer.
-        """
+        rest of the request: a close with unread bytes would send a reset, and the client might not
+        get the answer."""
         arrives = self._ending or (self._since is not None and self._received > 0)
         if not arrives or self.transport.is_closing():
             self.transport.close()
@@ -450,7 +447,7 @@ class AnswerWriter:
         hang_up: closes the connection, after the last answer.
 
     Attributes:
-        is_closing: returns whether the transport is closing.
+        is_closing: a function that returns whether the transport is closing.
     """
 
     def __init__(self, transport: asyncio.Transport, hang_up: Callable[[], object]) -> None:

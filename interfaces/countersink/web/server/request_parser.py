@@ -54,8 +54,8 @@ class FramedProtocol(HttpToolsProtocol):
         """Process a header of a request, or a trailer of its chunked body.
 
         Raises:
-            Problem: as :meth:`on_many_headers`; 400 the header makes the end of the request
-                ambiguous.
+            Problem: as :meth:`on_many_headers`, beyond :data:`MAX_HEADERS`; 400 the header makes
+                the end of the request ambiguous: a Transfer-Encoding other than ``chunked``.
         """
         if len(self.headers) >= MAX_HEADERS:
             self.on_many_headers()
@@ -67,8 +67,9 @@ class FramedProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Process the head of a request. It is called when the head is complete. Do nothing for a
-        request that offers an Upgrade: it is parsed again.
+        """Check the complete head of a request, then call :meth:`on_head`, which passes the request
+        on to the application. Do nothing for a request that offers an Upgrade: :meth:`feed` parses
+        it again, without the offer.
 
         Raises:
             Problem: 400 the end of the request, or its host, is ambiguous; the method is CONNECT;
@@ -90,8 +91,8 @@ class FramedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """Process the end of a request. Do nothing for a request that offers an Upgrade: it is
-        parsed again.
+        """Check the end of a request, then call :meth:`on_end`. Do nothing for a request that
+        offers an Upgrade: :meth:`feed` parses it again, without the offer.
 
         Raises:
             Problem: 400 the trailers have ``Connection: close``, and the head does not. The parser
