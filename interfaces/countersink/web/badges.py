@@ -86,7 +86,8 @@ def _text(text: str, middle: float, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the width of a text with its padding, in pixels."""
+    """Return the approximate width of a text of a badge with the padding on both sides, in pixels;
+    0 for an empty text."""
     if not text:
         return 0
     # From U+2E80 on, most scripts have square characters.
@@ -171,8 +172,9 @@ class HitNumbers:
             self._readings -= 1
 
     def _total(self, counter: str, key: str) -> tuple[int, bool] | None:
-        """Read the total of a key. Return it, and whether it includes all stored visits. The total
-        is 0 if the counter does not exist. Return None if the total cannot be read."""
+        """Read the total of a key. Return it, and whether it includes all stored visits: it lacks
+        some if the queue is too long or cannot be read, or entries wait in the producer's spool.
+        The total is 0 if the counter does not exist. Return None if the total cannot be read."""
         services = self._services
         spooled = services.producer.checkpoint() is None
         queued: int | None = None

@@ -42,11 +42,13 @@ class Authenticator:
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
         """Return the identity of a request if it may use its route. Count the request for the rate
-        limit of its key or address, and record the use of a key in its headers (not of a link).
+        limit of its key (also a login's), or, without a key, of its address. Record the use of a
+        key in the request's headers by :meth:`Register.note_use`, but not of a link or login.
 
-        If the route needs no key, the identity is :data:`NOBODY`. On a public route, a request
-        without a key or login gets :data:`NOBODY` as well (see :meth:`_without_key`); for a request
-        whose key lacks the route's scope, ``public`` of the identity is True.
+        If the route needs no key, a key is ignored, and the identity is :data:`NOBODY`. On a public
+        route, a request without a key or login gets :data:`NOBODY` as well (see
+        :meth:`_without_key`); if its key or login lacks the route's scope, ``public`` of the
+        identity is True.
 
         Args:
             route: the route of the request.
@@ -98,8 +100,8 @@ class Authenticator:
         return who
 
     def limit_address(self, client: str) -> None:
-        """Count a request, whose key is missing or is not looked at, for the rate limit of its
-        address.
+        """Count a request for the rate limit of its address. This is for requests without a key,
+        and for those whose key is ignored: OPTIONS, no such route, or a route that needs no key.
 
         Raises:
             Problem: 429 the address has sent too many requests.
@@ -111,8 +113,8 @@ class Authenticator:
     ) -> Identity:
         """Return the identity of a request without a key. If the request has a login, this is the
         identity of the login. Otherwise it is :data:`EVERYBODY` if the server runs without keys,
-        and :data:`NOBODY` on a public route. A public route gives :data:`NOBODY` also where a page
-        of another origin may have sent the request.
+        and :data:`NOBODY` on a public route. On a public route, it is :data:`NOBODY` in place of
+        the login or :data:`EVERYBODY` if a page of another origin may have sent the request.
 
         Raises:
             Problem: 401 the route needs a key; 403 the request came from a page of another origin;

@@ -48,7 +48,8 @@ class TokenBuckets:
     Args:
         rate: tokens added per second; 0 or less for no limit.
         burst: number of tokens in a full bucket.
-        kept: minimum number of names that are remembered.
+        kept: minimum number of names that are remembered. When there are twice as many, the least
+            recently used ones are forgotten.
         clock: returns the time in seconds.
     """
 
@@ -106,10 +107,11 @@ class WaitingPlaces:
     loop's thread.
 
     Each waiting request holds a place. There are half as many places as connections, at least 8: if
-    MySQL is away, waiting requests take all places, but increments still find connections.
+    MySQL is away, waiting requests take all places, but increments still find connections. One key
+    or address may hold a tenth as many places as connections, at least 8.
 
     Args:
-        connections: the limit of connections.
+        connections: maximum number of connections of the server.
     """
 
     def __init__(self, connections: int) -> None:
@@ -154,8 +156,8 @@ class WaitingPlaces:
 
 
 class NameQuotas:
-    """Limits how many names of counters and sequences each key may use while the process runs.
-    Use it only in the event loop's thread.
+    """Limits how many different names of counters and of sequences each key may use while the
+    process runs. Use it only in the event loop's thread.
 
     Args:
         most: number of names that a key may use if it has no limit of its own.
@@ -171,8 +173,8 @@ class NameQuotas:
         Args:
             who: identity of the key. All requests without a key share a quota. A public identity
                 has no quota: it counts in public counters only.
-            kind: the kind of things with these names, such as ``counters``; each kind has its own
-                quota.
+            kind: the kind of things with these names, ``counters`` or ``sequences``; each kind has
+                its own quota.
             names: the names in the request.
 
         Returns:
@@ -197,8 +199,8 @@ class NameQuotas:
 
 
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the key in ``Authorization: Bearer``, or else in ``X-API-Key``; None where a request
-    has neither. The key is not checked.
+    """Return the key, or the token of a link, in ``Authorization: Bearer``, or else in
+    ``X-API-Key``; None where a request has neither. The key is not checked.
 
     Other schemes of ``Authorization`` are ignored: they are for a proxy in front of this server.
     """
@@ -212,8 +214,8 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def key_of(text: str, register: Register) -> Credential | None:
-    """Return the valid key or link whose id and secret are in ``text``; None where there is
-    none."""
+    """Return the key or link whose id and secret are in ``text``; None where ``text`` has another
+    form, the id is unknown, the secret is wrong, or the key or link has expired."""
     parts = api_keys.parse(text)
     id, shown = parts or ("", _NO_HASH)
     known = register.key(id)
@@ -229,6 +231,13 @@ async def find_credential(
 
     A known key is accepted however many wrong keys its address has sent: other clients at an
     address must not lock it out. This helps nobody to guess a key, because a secret has 256 bits.
+
+    Args:
+        text: the key or token, as the client sent it.
+        client: address of the client.
+        register: has the valid keys and links.
+        failures: limits wrong keys; each takes a token from the bucket of ``client``.
+        places: while the register is read again, the request holds one of these for ``client``.
 
     Raises:
         Problem: 429 ``client`` has sent too many wrong keys; 503 the key is unknown, and MySQL does
@@ -266,7 +275,7 @@ class LoginCookie:
     """The cookie of a login to this installation.
 
     Browsers share cookies between all ports of a host. The cookie's name contains a hash of the
-    installation, so that two installations on one host do not overwrite each other's cookie.
+    installation's identity, so that installations on one host do not overwrite each other's cookie.
 
     Args:
         register: has the logins, and the identity of the installation.
@@ -276,7 +285,8 @@ class LoginCookie:
         self._register = register
 
     def name(self, scheme: str) -> str:
-        """Return the cookie's name for the scheme of a request, ``http`` or ``https``.
+        """Return the cookie's name for the scheme of a request, ``http`` or ``https``. For
+        ``https`` it begins with :data:`SECURE`.
 
         Raises:
             Unavailable: MySQL did not answer since the start of the process.

@@ -45,7 +45,8 @@ class Hosts:
         allowed: further names; ``*`` allows any name, ``*.example.com`` any subdomain.
 
     Attributes:
-        check: checks the value of a Host header, as :meth:`_check`, and remembers good values.
+        check: checks the value of a Host header, as :meth:`_check`. It remembers allowed values,
+            so that it need not check them again.
     """
 
     def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
@@ -93,7 +94,8 @@ class Addresses:
         )
 
     def is_trusted(self, peer: str | None) -> bool:
-        """Return whether the peer of a connection is a trusted proxy."""
+        """Return whether the peer of a connection is a trusted proxy. ``peer`` is its address; the
+        result is False for None (a unix socket) and for a text that is not an address."""
         if not self._trusted or peer is None:
             return False
         address = _unmapped(peer)
@@ -103,10 +105,13 @@ class Addresses:
         """Return the address of a client; for IPv6 its /64 network; :data:`UNKNOWN` where the
         client has no valid address.
 
+        The client is the peer of the connection. If that is a trusted proxy, the client is the
+        rightmost address in ``X-Forwarded-For`` that is not a trusted proxy, or, if all are, the
+        leftmost one.
+
         Args:
             peer: the address at the other end of the connection; None for a unix socket.
-            forwarded_for: the header ``X-Forwarded-For``. Its addresses are read from the right, as
-                long as a trusted proxy has written them.
+            forwarded_for: the value of the header ``X-Forwarded-For``; None where it is missing.
         """
         if forwarded_for is not None and self.is_trusted(peer):
             for hop in reversed(forwarded_for.split(",")):
@@ -126,7 +131,7 @@ def _name(peer: str) -> str:
 
 def _without_port(hop: str) -> str:
     """Return the address in ``192.0.2.1:4711`` or ``[2001:db8::1]:4711``, as some proxies write
-    it."""
+    it in ``X-Forwarded-For``; any other text unchanged."""
     match = _WITH_PORT.fullmatch(hop)
     return hop if match is None else match["v6"] or match["v4"]
 
@@ -138,8 +143,8 @@ def is_same_origin(headers: Mapping[bytes, bytes], scheme: str, *, default: bool
         headers: the request's headers, by lower-case name.
         scheme: ``http`` or ``https``, as the browser sees it.
         default: the result if no header names the page's origin. Callers give True for a writing
-            request that needs no login: a browser would have sent such a header, so the sender is a
-            program.
+            request that has no login or needs none: a browser would have sent such a header, so the
+            sender is a program.
     """
     site = headers.get(b"sec-fetch-site")
     if site is not None:
@@ -184,8 +189,8 @@ def _address(name: str) -> _Address | None:
 
 
 def _unmapped(name: str) -> _Address | None:
-    """Return ``name`` as an IP address without its zone; None where it is not one. An IPv4-mapped
-    IPv6 address is returned as IPv4."""
+    """Return ``name`` as an IP address without its zone (``%eth0``); None where it is not an IP
+    address. An IPv4-mapped IPv6 address (``::ffff:192.0.2.1``) is returned as IPv4."""
     address = _address(name.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         return address.ipv4_mapped or address

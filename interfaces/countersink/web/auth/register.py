@@ -41,14 +41,15 @@ class Identity:
     """The identity of a request: its key, login or link, and what it may do.
 
     Attributes:
-        key_id: id of the API key or the link (its public part); empty where there is none.
+        key_id: id (the public part) of the API key, of the login's key or of the link; empty where
+            there is none.
         name: name of the key.
         scopes: permitted scopes; ``admin`` includes the others.
         counters: shell patterns of the counters that it may name; empty for all.
-        max_counters: number of counters, and of sequences, that it may use while the server runs;
-            None for the server's setting.
-        public: True where it may only add 1 to public counters: the request has no key, or its key
-            lacks the scope.
+        max_counters: maximum number of counters, and of sequences, that it may use while the server
+            runs; None for the server's setting.
+        public: True where it may only count visits of public counters, each as 1: the request has
+            no key, or its key lacks the scope.
         session: hash of the login's cookie; empty where there is no login.
         link: id of the link, which may read ``counters`` only; empty where it is no link.
         board: name of the board that the link shows; empty where it shows one counter.
@@ -88,7 +89,7 @@ class Credential:
 
     Attributes:
         identity: what its holder may do.
-        hash: SHA-256 of its secret.
+        hash: SHA-256 of its secret; of a login, of its cookie's token.
         ends: the time at which it expires, on the register's clock; infinite where it never does.
     """
 
@@ -124,7 +125,8 @@ class Register:
 
     @property
     def installation(self) -> str:
-        """The identity of the tables that the register is read from.
+        """The identity of the tables that the register is read from: the same text in all
+        processes of the installation. The name of the login's cookie is made from it.
 
         Raises:
             Unavailable: no read succeeded yet.
@@ -144,8 +146,8 @@ class Register:
         return None if found is None or self.key(found.identity.key_id) is None else found
 
     def is_valid(self, who: Identity) -> bool:
-        """Return whether the login or key of ``who`` is still valid; True where ``who`` has
-        neither. Endless answers check this repeatedly."""
+        """Return whether the login, key or link of ``who`` is still valid; True where ``who`` has
+        none. The event streams of ``GET /v1/live`` check this repeatedly."""
         if who.session:
             return self.login(who.session) is not None
         if who.key_id:
@@ -157,7 +159,7 @@ class Register:
         self._used.add(id)
 
     async def read(self) -> None:
-        """Read all keys, logins and links.
+        """Read all valid keys, logins and links from MySQL, in place of those read before.
 
         Raises:
             StoreError: the read failed; the keys, logins and links known before stay.
@@ -179,13 +181,15 @@ class Register:
         }
 
     async def refresh(self) -> bool:
-        """Read keys, logins and links now, without waiting for the next regular read. Callers use
-        it for an unknown key, which may be new, and after a change of a login, link or board. Calls
-        that arrive during a read share one next read. Never raises.
+        """Read keys, logins and links without waiting for the next regular read, but not sooner
+        than :data:`READ_PAUSE_S` after the last read began. Callers use it for an unknown key,
+        which may be new, and after a change of a login, link or board. Calls that arrive during a
+        read share one next read. Never raises.
 
         Returns:
-            True if the read succeeded; False if MySQL does not answer within :data:`READ_WAIT_S`.
-            If the last read failed or took longer than that, return False without another read.
+            True if the read succeeded; False if it failed or took longer than :data:`READ_WAIT_S`.
+            If the last read failed, or an earlier call gave up on a read that is still running,
+            return False at once, without another read.
         """
         if self._away or self._late:
             return False
@@ -235,8 +239,8 @@ class Register:
             LOGGER.exception("cannot write the last use of keys", extra={"action": "waiting"})
 
     async def try_read(self) -> None:
-        """Read all keys, logins and links. If this fails, keep those known before; of failures in a
-        row, only the first is logged. Never raises."""
+        """Read all keys, logins and links, as :meth:`read`. If this fails, keep those known before;
+        of failures in a row, only the first is logged. Never raises."""
         try:
             await self.read()
         except Exception as error:

@@ -67,8 +67,8 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def shown(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/boards/{board}`` with a board; 404 if the key may not name all of its
-    counters, 403 if the request has a link to something else."""
+    """Answer ``GET /v1/boards/{board}`` with a board; 404 if it does not exist or the key may not
+    name all of its counters, 403 if the request has a link to something else."""
     name = request.path_params["board"]
     if who.link and who.board != name:
         raise Problem(403, "A link shows its counter only, or its board only")
@@ -79,14 +79,15 @@ async def shown(request: Request, services: Services, who: Identity) -> Response
 
 
 async def create(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/boards``: create a board."""
+    """Answer ``POST /v1/boards``: create a board, and return it (201)."""
     asked = await read_object(request, services, NewBoard)
     made = await _run(services, boards.create, asked.board, asked.items, _author(who))
     return JSONResponse(_document(made, who), 201)
 
 
 async def change(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``PUT /v1/boards/{board}``: replace the items of a board."""
+    """Answer ``PUT /v1/boards/{board}``: replace the items of a board, and return the board. Links
+    to the board then give access to its new counters."""
     asked = await read_object(request, services, BoardItems)
     name = request.path_params["board"]
     made = await _run(services, boards.change, name, asked.items, _author(who))
@@ -95,7 +96,7 @@ async def change(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``DELETE /v1/boards/{board}``: delete a board and its links."""
+    """Answer ``DELETE /v1/boards/{board}``: delete a board and its links (204)."""
     await _run(services, boards.delete, request.path_params["board"])
     await services.register.refresh()
     return Response(status_code=204)
@@ -106,10 +107,12 @@ def _author(who: Identity) -> str:
 
 
 async def _run(services: Services, work: Callable[..., T], *args: Any) -> T:
-    """Call a function of ``store/boards.py`` in a session, and return its result.
+    """Call ``work``, a function of ``store/boards.py``, with a new session and ``args`` in a
+    thread, and return its result.
 
     Raises:
-        Problem: 404, 409 or 422 the function has refused its arguments.
+        Problem: 404 the board or a counter does not exist; 409 the name is taken, or there are too
+            many boards; 422 the name or the number of items is not valid.
     """
     try:
         return await services.run_in_session(work, *args)

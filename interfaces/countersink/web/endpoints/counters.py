@@ -96,7 +96,7 @@ _PARAMETERS: Final = (
 
 
 async def counters(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/counters`` with a page of the counters that the key may name."""
+    """Answer ``GET /v1/counters`` with a page of the counters that the key may name, and totals."""
     given = request.scope["countersink.given"]
     sort, pending, change = given["sort"], given["include_pending"], int(given["change"] or 0)
     order = (sort, change or CHANGES[0]) if sort == "change" else (sort,)
@@ -154,9 +154,9 @@ def _row(line: OverviewLine, better: Better) -> dict[str, Any]:
 
 
 def cached_sort_values(services: Services) -> dict[tuple[Any, ...], CachedAnswer[SortValues]]:
-    """Return a cached answer for each sort order except the order by name; for ``change``, one for
-    each number of days. Its result has, for all counters, the numbers by which they are sorted.
-    Requests for different pages share one read."""
+    """Return cached answers by sort order: ``("today",)``, ``("total",)`` and ``("change", days)``
+    for each number of days. The result of each has, for all counters, the numbers by which
+    :func:`counters` sorts them. Requests for different pages share one read."""
 
     def ask(*order: Any) -> SortValues:
         return services.reads.read(lambda moment: sort_values(moment.snapshot, *order))
@@ -179,8 +179,8 @@ async def counter(request: Request, services: Services, who: Identity) -> Respon
 async def require_counter(
     request: Request, services: Services, who: Identity, name: str
 ) -> Counter:
-    """Return the counter with the name ``name``, read in the read pool. The body of the request
-    must have been read before.
+    """Return the counter ``name``, read in the read pool, without a check that ``who`` may name it.
+    The body of the request must have been read before: the pool would consume it.
 
     Raises:
         Problem: 404 the counter does not exist; 429 and 503 as :meth:`ReadPool.run`.
@@ -327,9 +327,9 @@ class NoteList(Closed):
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET …/notes`` with notes. If the path names a counter, they are the notes on this
-    counter and, unless the request has a link, the notes on all counters. If the path names no
-    counter, they are only the notes on all counters."""
+    """Answer ``GET …/notes`` with notes on the days ``from`` to ``to``. For the path of a counter,
+    they are the notes on this counter and, unless the request has a link, those common to all
+    counters. For ``/v1/notes`` they are only those common to all counters."""
     given = request.scope["countersink.given"]
     counter = await _existing_counter(request, services, who)
     # A link gives access to its counter's own notes only.
@@ -399,8 +399,8 @@ def _document(note: DayNote, who: Identity) -> dict[str, Any]:
 
 
 def _routes(path: str, *, of_counter: bool) -> tuple[Route, ...]:
-    """Return the routes of notes: on one counter if ``of_counter`` is True, else on all
-    counters."""
+    """Return the routes of notes, GET ``path``, PUT and DELETE ``path/{day}``: on one counter if
+    ``of_counter`` is True, else common to all counters."""
     prefix, name, owner = (
         ("counter", "Note", "a counter") if of_counter else ("common", "CommonNote", "all counters")
     )

@@ -51,12 +51,14 @@ _Most = Annotated[
 
 class Choice(msgspec.Struct, forbid_unknown_fields=True):
     """The dead letters that a request chooses, by exactly one of ``refs``, ``reason`` and ``all``.
+    Members that the body lacks are UNSET.
 
     Attributes:
         refs: the names of dead letters.
         reason: chooses all dead letters with this reason.
         all: True chooses all dead letters; a retry leaves out those that may be counted already.
-        most: with ``reason`` or ``all``: if more dead letters match, none is changed.
+        most: with ``reason`` or ``all``: if more dead letters match, none is changed; UNSET for no
+            limit.
     """
 
     refs: _Refs | UnsetType = UNSET
@@ -77,22 +79,24 @@ _PARAMETERS: Final = (
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/dead`` with at most ``limit`` dead letters, newest first, and the numbers of
-    all dead letters by reason."""
+    """Answer ``GET /v1/dead`` with at most ``limit`` dead letters, newest first, only those with
+    the parameter ``reason`` if it is given; and with the numbers of all dead letters by reason."""
     given = request.scope["countersink.given"]
     return JSONResponse(await services.run_in_session(_list, given["reason"], given["limit"]))
 
 
 async def retried(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/dead/retry``: retry the dead letters that the body chooses."""
+    """Answer ``POST /v1/dead/retry``: retry the dead letters that the body chooses, and return the
+    numbers of those retried, failed and left out, and of counted rows."""
     choice = await _choice(request, services)
     done = await services.run_in_session(_retry, choice)
     return JSONResponse(asdict(done))
 
 
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/dead/drop``: delete the dead letters that the body chooses. With ``reason``
-    or ``all``, also delete the counts of dead letters that were too many to keep."""
+    """Answer ``POST /v1/dead/drop``: delete the dead letters that the body chooses, and return
+    their number. With ``reason`` or ``all``, also delete the counts of dead letters (with this
+    reason) that were too many to keep."""
     choice = await _choice(request, services)
     number = await services.run_in_session(_drop, choice)
     return JSONResponse({"dropped": number})
@@ -125,9 +129,10 @@ def _drop(session: Session, choice: Choice) -> int:
 
 
 def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
-    """Return a choice as arguments of the functions ``retry`` and ``drop``. If refs and reason are
-    None, ``drop`` deletes all dead letters, and ``retry`` retries all except those that may be
-    counted already. Dead letters that are added after this call are left out.
+    """Return a choice as the keyword arguments ``refs``, ``reason`` and ``up_to`` of the functions
+    ``retry`` and ``drop``. For the choice ``all``, refs and reason are None: ``drop`` then deletes
+    all dead letters, and ``retry`` retries all except those that may be counted already. By
+    ``up_to``, both leave out dead letters that are added after this call, unless refs name them.
 
     Raises:
         Problem: 409 more than ``choice.most`` dead letters match; 422 there is no such reason.
@@ -239,7 +244,14 @@ _CHOICE: Final = {
 
 def _on_choice(what: str, handler: Handler, done: type, **texts: Any) -> Route:
     """Return the route ``POST /v1/dead/{what}``, which changes the dead letters that the body
-    chooses."""
+    chooses.
+
+    Args:
+        what: ``retry`` or ``drop``.
+        handler: answers the requests.
+        done: the struct of its answer.
+        texts: ``summary`` and ``description`` of the :class:`Route`.
+    """
     return Route(
         "POST",
         f"/v1/dead/{what}",

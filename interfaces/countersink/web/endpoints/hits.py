@@ -63,8 +63,8 @@ _COUNT: Final = choice("count", ("0", "1"), "`0` shows the number and counts not
 
 
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, as :func:`_count_visit` does, and answer with a transparent pixel. The query
-    is ignored: a page may change it to bypass caches."""
+    """Answer ``GET /hit/{counter}/{key}.gif``: count a visit, as :func:`_count_visit` does, and
+    return a transparent pixel. The query is ignored: a page may change it to bypass caches."""
     counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await _count_visit(request, services, who, counter, key)
@@ -72,9 +72,9 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, unless the parameter ``count`` is 0, and answer with a badge that shows the
-    total of the key. If the total cannot be read, or with ``count=1`` ``who`` may not see it, the
-    badge shows a dash.
+    """Answer ``GET /hit/{counter}/{key}.svg``: count a visit, unless the parameter ``count`` is 0,
+    and return a badge that shows the total of the key. If the total cannot be read, or with
+    ``count=1`` ``who`` may not see it, the badge shows a dash.
 
     Raises:
         Problem: 422 the path is not valid. With ``count=1``, the problems of
@@ -102,7 +102,8 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def beacon(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit that a page reports with ``navigator.sendBeacon``."""
+    """Answer ``POST /hit/{counter}/{key}`` (204): count a visit that a page reports with
+    ``navigator.sendBeacon``. The body is read and ignored."""
     counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await bodies.read(request, services, MAX_BEACON_BYTES)
@@ -124,11 +125,11 @@ def _counter_and_key(request: Request) -> tuple[str, str]:
 
 
 async def _may_see(request: Request, services: Services, who: Identity, counter: str) -> bool:
-    """Return whether ``who`` may see a counter's number: the counter is public, or the key of
-    ``who`` has the scope read and may name the counter.
+    """Return whether ``who`` may see the totals of a counter: the counter is public, or ``who`` has
+    the scope read and may name the counter.
 
     Raises:
-        Problem: as :meth:`PublicCounters.has`, which is asked only where the key does not suffice.
+        Problem: as :meth:`PublicCounters.has`, which is called only if ``who`` lacks these rights.
     """
     if who.may("read") and who.may_name(counter):
         return True
@@ -141,9 +142,9 @@ async def _require_ingest(
     """Check that ``who`` may add to a counter.
 
     Raises:
-        Problem: 403 the counter is not public, and ``who`` has no key with the scope ingest or may
-            not name the counter; 503 as :meth:`PublicCounters.has`, which is asked only where the
-            key does not suffice.
+        Problem: 403 the counter is not public, and ``who`` lacks the scope ingest or may not name
+            the counter; 503 as :meth:`PublicCounters.has`, which is called only if ``who`` lacks
+            these rights.
     """
     if not who.public and who.may_name(counter):
         return
@@ -162,7 +163,12 @@ async def _count_visit(
     request: Request, services: Services, who: Identity, counter: str, key: str
 ) -> int:
     """Count a visit, unless the request is a HEAD or a prefetch. Return the number of counted
-    visits, 1 or 0."""
+    visits, 1 or 0. If the option ``hit_visitors`` has the counter, and the counter counts different
+    members, the client's address and User-Agent are the member.
+
+    Raises:
+        Problem: as :func:`accept`.
+    """
     if request.method == "HEAD" or _is_prefetch(request):
         return 0
     if services.single(visitor_counters)(counter) and await _has_visitors(
@@ -177,9 +183,9 @@ async def _count_visit(
 
 
 async def _has_visitors(request: Request, services: Services, counter: str) -> bool:
-    """Return whether a counter counts different members. The producer may not know this yet: wait
-    at most :data:`SALT_WAIT_S` until it does, and return False if it still does not know. Do not
-    wait if too many other requests wait."""
+    """Return whether a counter counts different members. The producer, which asks Redis, may not
+    know this yet: wait at most :data:`SALT_WAIT_S` until it does, or not at all if too many other
+    requests wait. Return False if it still does not know."""
     counts_members = services.producer.counts_members
     await wait_until(request, services, lambda: counts_members(counter) is not None, SALT_WAIT_S)
     return bool(counts_members(counter))
@@ -198,15 +204,17 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], re.Match[str] | None]:
 
 def visitor_counters(services: Services) -> Callable[[str], re.Match[str] | None]:
     """Return a function that takes the name of a counter. It returns a match if the option
-    ``hit_visitors`` contains the name or a pattern for it, else None."""
+    ``hit_visitors`` contains the name or a pattern for it, else None. With a match, hits of the
+    counter are counted together with their visitors, if the counter counts different members."""
     return _matcher(services.options.hit_visitors)
 
 
 class PublicCounters:
-    """Tells whether a counter is public. Use it only in the event loop's thread.
+    """Tells whether a counter is public: anybody may count visits in it, and see its badges. Use it
+    only in the event loop's thread.
 
     Args:
-        services: have the patterns and the store.
+        services: have the option ``public_counters`` and the store.
     """
 
     def __init__(self, services: Services) -> None:

@@ -1,8 +1,7 @@
 """The endpoint ``POST /v1/increments``: the body's members with their bounds and errors, the header
 Idempotency-Key, ``?wait=``, and 503 while the producer accepts no more.
 
-The body is strict JSON. Errors in increments, 20 at most, are answered with their positions.
-"""
+The body is strict JSON. Errors in increments, 20 at most, are answered with their positions."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +52,8 @@ _WAIT: Final = choice(
 
 
 async def add(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/increments``: accept all increments of the body, or none."""
+    """Answer ``POST /v1/increments``: wait for the salts of visitors, accept all increments of the
+    body, or none, and wait until they have the state of the parameter ``wait``, if given."""
     wait: State | None = request.scope["countersink.given"]["wait"]
     media_type, name = _headers(request)
     bodies.check_json(media_type)
@@ -74,8 +74,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
 
 
 def _have_salts(services: Services, waiting: set[str]) -> bool:
-    """Remove those counters from ``waiting`` for whose salt the producer no longer waits. Return
-    True if no counter is left."""
+    """Remove from ``waiting`` the counters whose salt the producer knows, or does not expect soon.
+    Return True if no counter is left."""
     waiting -= {each for each in waiting if not services.producer.awaits_salt(each)}
     return not waiting
 
@@ -83,9 +83,9 @@ def _have_salts(services: Services, waiting: set[str]) -> bool:
 async def wait_until(
     request: Request, services: Services, is_known: Callable[[], bool], within_s: float
 ) -> None:
-    """Wait until ``is_known()`` is True, for at most ``within_s`` seconds. Do not wait if too many
-    other requests wait (see WaitingPlaces). The caller has to call ``is_known`` again to see
-    whether the wait was successful."""
+    """Wait until ``is_known()`` is True, for at most ``within_s`` seconds. ``request`` holds one of
+    the WaitingPlaces meanwhile; do not wait if there is none for it. The caller has to call
+    ``is_known`` again to see whether the wait was successful."""
     if is_known():
         return
     deadline = time.monotonic() + within_s
@@ -136,8 +136,8 @@ def accept(
 @lru_cache
 def answer(accepted: int, state: State | None) -> Response:
     """Return the answer to a request whose increments were accepted: 200 if ``state`` is ``stored``
-    or ``applied``, else 202. Without ``wait`` the state is None, and the answer has none. Equal
-    requests get the same object."""
+    or ``applied``, else 202. Without ``wait`` the state is None, and the answer has none. Calls
+    with equal arguments return the same object, which is encoded once."""
     if state is None:
         body, status = b'{"accepted":%d}' % accepted, 202
     else:
@@ -172,14 +172,14 @@ def read_increments(
     who: Identity,
     clock: Callable[[], float] = time.time,
 ) -> list[IncrementTuple | Increment]:
-    """Return the increments in a body, which is a JSON object or an array of objects.
-
-    The producer checks counters, keys and the 64-bit range.
+    """Return the increments in a body, which is a JSON object or an array of objects. An increment
+    with a visitor is an Increment, any other is a tuple. The producer checks counters, keys and the
+    64-bit range later, in :func:`accept`.
 
     Args:
         body: the decompressed body.
         options: has the limits of amounts, of times and of the number of increments.
-        who: identity of the sender.
+        who: identity of the sender, whose id :func:`scoped` puts in front of increments' ids.
         clock: returns Unix seconds; it is called once, and only if an increment has a time.
 
     Raises:
@@ -243,8 +243,8 @@ def _check_time(when: datetime, now: float, options: WebOptions) -> None:
 
 
 def scoped(who: Identity, id: str) -> str:
-    """Return ``id`` with the id of the API key in front, so that equal ids of two API keys mean
-    different events. For requests without a key, the id in front is empty."""
+    """Return ``http:KEY/ID``, of the id of the API key (empty without a key) and the id of an event
+    or a batch. So equal ids of two API keys mean different events."""
     return f"http:{who.key_id}/{id}"
 
 
@@ -382,8 +382,8 @@ def _has_unique_members(body: bytes, items: Sequence[IncrementAsked]) -> bool:
 
 
 def _items_one_by_one(body: bytes, most: int) -> Sequence[IncrementAsked]:
-    """Decode a body that the fast decoder refused, item by item, and return the items. Whole
-    numbers may be written with a fraction, such as ``743.0``.
+    """Decode, item by item, a body that the fast decoder refused, and return the items. This finds
+    all faulty items, and accepts whole numbers with a fraction, such as ``743.0``.
 
     Raises:
         Problem: 400 the body is not JSON; 413 it has more than ``most`` items; 422 some items are
@@ -418,7 +418,7 @@ def _check_number(items: int, most: int) -> None:
 
 def invalid(errors: Sequence[tuple[int, str]]) -> Problem:
     """Return the problem (422) of invalid increments. ``errors`` has their positions, from 0, and
-    the error of each; the answer has the first :data:`MAX_ERRORS` of them."""
+    the error of each; the answer has the first :data:`MAX_ERRORS` of them by position."""
     return Problem(
         422,
         "Some increments are not valid; nothing was counted",

@@ -67,7 +67,8 @@ class LinkList(Closed):
 
 
 async def create(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/links``: create a link, and return it with its token."""
+    """Answer ``POST /v1/links``: create a link to a counter that the key may name, or to a board if
+    the key may name all counters. Return the link with its token (201)."""
     asked = await read_object(request, services, LinkAsked)
     if (asked.counter is UNSET) is (asked.board is UNSET):
         raise Problem(422, "Give one of the members counter and board")
@@ -89,13 +90,16 @@ async def create(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/links`` with the valid links that the key may revoke."""
+    """Answer ``GET /v1/links`` with the valid links that the key may revoke: those that it created,
+    or all with the scope admin, but only to counters that it may name; to boards only if it may
+    name all counters."""
     found = await services.run_in_session(links.list_links)
     return JSONResponse({"rows": [_document(link) for link in found if _may_manage(who, link)]})
 
 
 async def revoke(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``DELETE /v1/links/{id}``: end a link."""
+    """Answer ``DELETE /v1/links/{id}``: end a link (204); 404 if :func:`listed` does not show it to
+    the key."""
     id = request.path_params["id"]
     found = await services.run_in_session(links.list_links)
     if not any(link.id == id and _may_manage(who, link) for link in found):
@@ -108,8 +112,9 @@ async def revoke(request: Request, services: Services, who: Identity) -> Respons
 
 async def shared_page(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``GET /shared`` with the dashboard's page, which shows the counter or board of a link.
-    Pages of ``frame_ancestors`` may embed it. This is safe: the page's requests have the link's
-    token and no cookie, so an embedding page cannot use a visitor's login."""
+    Pages of the origins in the option ``frame_ancestors`` may embed it. This is safe: the page's
+    requests have the link's token and no cookie, so an embedding page cannot use a visitor's login.
+    """
     answer = page(request, "index.html")
     scripts = load()[1]["index.html"].scripts
     # Also in a 304: the browser's copy may be from before a change of the setting.

@@ -74,7 +74,8 @@ COUNTER: Final = Parameter(
 
 
 async def live(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/live`` with a stream of events, and HEAD with the head only."""
+    """Answer ``GET /v1/live`` with a stream of events, and HEAD with the head only; 403 if the key
+    may not name one of the counters, 429 or 503 as :meth:`Feed.require_room`."""
     counters = frozenset(request.scope["countersink.given"][COUNTER.name])
     if not all(map(who.may_name, counters)):
         raise Problem(403, "This key may not name one of these counters")
@@ -100,7 +101,8 @@ class SentNumbers:
             too many counters to read each second. Patterns of listeners that joined after the
             beginning of the read may be missing.
         today: the current day in the time zone of a counter and the total of this day, by the
-            counter's name. It has those counters of listeners that exist and have such a total.
+            counter's name. It has the counters that listeners named, without those that do not
+            exist or whose days cannot be read, such as with an unknown time zone.
         complete_up_to: see :class:`countersink.reads.Moment`.
     """
 
@@ -118,7 +120,8 @@ class Listener:
         patterns: shell patterns of the counters that its key may name; empty for all.
         key: the id of its key; empty where there is no key.
         address: the client's address.
-        last: the last read that was sent, or that had ended before the stream was opened.
+        last: the last read for which :meth:`news` returned a document; before the first, the read
+            that had ended when the stream was opened, or None.
     """
 
     counters: frozenset[str]
@@ -131,10 +134,10 @@ class Listener:
     def news(self, read: Future[SentNumbers]) -> dict[str, Any] | None:
         """Return the document of the event to send after ``read``, and remember that it was sent.
 
-        The document has the number of visible counters, and those totals of today that changed
-        since the last event. After a failed read, the document is ``{"trouble": True}``. Return
-        None if ``read`` is still running, was sent already, or began before a listener with these
-        patterns had joined.
+        The document has the number of visible counters, ``complete_up_to``, and those totals of
+        today that changed since the last event. After a failed read, the document is
+        ``{"trouble": True}``. Return None if ``read`` is still running, was sent already, or began
+        before a listener with these patterns had joined.
         """
         if read is self.last or not read.done():
             return None
@@ -201,7 +204,7 @@ class Feed:
             raise Problem(503, "Too many streams are open: try again later", retry_after=30)
 
     def join(self, listener: Listener) -> None:
-        """Add a listener. It gets the results of all reads that have not ended yet."""
+        """Add a listener. It gets the results of the read that is running, and of later ones."""
         self.listeners.add(listener)
         last = self.numbers.last
         if last is not None and last.done():
@@ -240,8 +243,8 @@ def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:
 
 
 class LiveStream(StreamingResponse):
-    """Sends events to a listener until it disconnects, stops reading, has listened for
-    :data:`LIFE_S`, or is not admitted any more.
+    """Sends events to a listener until it disconnects, takes no event for :data:`SEND_S`, has
+    listened for :data:`LIFE_S`, or is not admitted any more.
 
     Args:
         feed: reads the numbers.
@@ -271,7 +274,8 @@ class LiveStream(StreamingResponse):
             self._feed.listeners.discard(self._listener)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the head and the events. Starlette calls this."""
+        """Send the head and the events, and a comment after each :data:`HEARTBEAT_S` without an
+        event. Starlette calls this."""
         sent_at = time.monotonic()
         ends = sent_at + LIFE_S
         with suppress(TimeoutError):  # the listener stopped reading: the server disconnects it

@@ -78,7 +78,8 @@ _LEFT_OUT_OF_STYLES: Final = re.compile(rb"^ +|/\*.*?\*/\n*", re.MULTILINE | re.
 
 
 async def html(request: Request, services: Services, who: Identity, name: str) -> Response:
-    """Answer ``GET /`` or ``GET /login`` with the page ``name``."""
+    """Answer ``GET /`` with ``index.html``, or ``GET /login`` with ``login.html``: ``name`` is the
+    file's name."""
     return page(request, name)
 
 
@@ -88,8 +89,8 @@ async def icon(request: Request, services: Services, who: Identity) -> Response:
 
 
 async def static(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /static/{version}/{file}`` with a file of the dashboard; 404 for the files of
-    another version."""
+    """Answer ``GET /static/{version}/{file}`` with a file of the dashboard; 404 if there is no such
+    file, or ``version`` is not the present hash of all files."""
     version, files = load()
     found = files.get(request.path_params["file"])
     if found is None or request.path_params["version"] != version:
@@ -100,7 +101,8 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
 async def login(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /login``: begin a login with the key in the form, set its cookie, and redirect
     to the dashboard. A key that is not valid or lacks the scope read, and a link's token, get 403;
-    a browser is redirected to the form instead."""
+    a client that accepts HTML, a browser, is redirected to the form instead. Wrong keys are limited
+    as by :func:`find_credential`."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
     known = await find_credential(
@@ -162,8 +164,8 @@ def _redirect(request: Request, path: str, name: str, token: str, seconds: int) 
 
 
 def page(request: Request, name: str) -> Response:
-    """Return a page as an answer. Browsers have to ask the server each time before they use a
-    cached copy."""
+    """Return the page in the file ``name`` as an answer, or 304 if the browser's copy is current.
+    Browsers have to ask the server each time before they use a cached copy."""
     return _answer(request, load()[1][name], ASK_FIRST)
 
 
@@ -188,8 +190,9 @@ class Asset:
 
 @cache
 def load() -> tuple[str, Mapping[str, Asset]]:
-    """Return the hash of all files of the dashboard, and the files by path, such as ``js/app.js``.
-    They are read once in the life of the process."""
+    """Return the hash of all files of the dashboard, which is the version in their URLs, and the
+    files by path, such as ``js/app.js``, as they are sent: with joined modules and styles, and
+    inline scripts. They are read once in the life of the process."""
     found = {
         path.relative_to(_STATIC).as_posix(): path.read_bytes()
         for path in _STATIC.rglob("*.*")
@@ -236,7 +239,8 @@ def _answer(request: Request, asset: Asset, kept: str) -> Response:
 
 def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:
     """Return the page ``body`` with each ``<script src=… data-inline>`` replaced by the text of the
-    script, which is in ``found``, and :data:`PLACEHOLDER` replaced by the folder of ``version``."""
+    script, which is in ``found`` by its path, and :data:`PLACEHOLDER` replaced by the folder of
+    ``version``. The asset has the hashes of these scripts."""
     hashes: list[str] = []
 
     def inline(match: re.Match[bytes]) -> bytes:
@@ -256,8 +260,9 @@ def _asset(path: str, body: bytes, scripts: tuple[str, ...] = ()) -> Asset:
 
 
 def _joined(modules: Mapping[str, str], entry: str) -> dict[str, str]:
-    """Return the texts of the module ``entry`` and of the modules that it imports, by file name and
-    in the order in which they are joined: without imports, comments and indentation.
+    """Return the texts of the module ``entry`` and of the modules that it imports, also through
+    others, but not with ``await import``. They are by file name, each after those that it imports,
+    without import lines, comments and indentation.
 
     Args:
         modules: texts of all modules by file name.
