@@ -1,4 +1,5 @@
-"""The private servers MariaDB and Redis: their programs, options, data and users."""
+"""The private servers MariaDB and Redis, which ``countersink up`` and tests start: their programs,
+options, data and users. See ``private_server.py`` for start, stop, ports and passwords."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def mariadbd() -> list[str]:
 
 
 def mariadb_install_db() -> list[str]:
-    """Return the command that makes a data directory of MariaDB; ServerMissing if it, or a program
-    that it needs, is not installed."""
+    """Return the command that makes a data directory of MariaDB. ServerMissing if its program, or
+    my_print_defaults, which it needs, is not installed."""
     found = _installed("mariadb-install-db", MARIADB_ADVICE)
     # the script needs this program, which is in Debian's other package
     _installed("my_print_defaults", MARIADB_ADVICE)
@@ -80,7 +81,7 @@ def mariadb_install_db() -> list[str]:
 class MariaDBServer(PrivateServer):
     """A private MariaDB server. InnoDB writes its log to disk at each commit.
 
-    ``extra`` are further options of mariadbd. If an option is given twice, the last one counts.
+    ``extra`` are further options of mariadbd. They take precedence over the options of this class.
     """
 
     name = "mysql"
@@ -88,7 +89,7 @@ class MariaDBServer(PrivateServer):
 
     @property
     def url(self) -> str:
-        """The URL of the server, without the name of a database."""
+        """The URL of the server, with user and password, without the name of a database."""
         return self.url_for("")
 
     def url_for(self, database: str) -> str:
@@ -111,7 +112,8 @@ class MariaDBServer(PrivateServer):
         return [*mariadbd(), "--no-defaults"]
 
     def _initialisation(self) -> list[str]:
-        """Return the program that creates the system tables, and its arguments."""
+        """Return the program that creates the system tables, and its arguments without those for
+        directories, which :meth:`_make_data` adds."""
         return [
             *mariadb_install_db(),
             "--no-defaults",
@@ -147,8 +149,8 @@ class MariaDBServer(PrivateServer):
         unfinished.rename(self._data)
 
     def _write_grants(self) -> None:
-        """Write the file with the SQL that the server runs at each start. It lets root connect by
-        TCP, and only with the password."""
+        """Write the file with the SQL that the server runs at each start. The SQL lets root connect
+        by the unix socket and by TCP at loopback, and only with the password."""
         quoted = f"'{self.password}'"  # URL-safe base64: nothing to escape
         user = f"'root'@'{LOOPBACK}'"
         lines = [
@@ -178,8 +180,9 @@ class MariaDBServer(PrivateServer):
         ]
 
     def _export_options(self) -> list[str]:
-        """Return the option that lets SQL statements read and write files only in the directory for
-        temporary tables. MariaDB cannot forbid all files."""
+        """Return the option that lets SQL statements (LOAD_FILE, INTO OUTFILE) read and write files
+        only in this server's directory for temporary files. MariaDB has no option that forbids
+        them all files."""
         return [f"--secure-file-priv={self.directory / 'tmp'}"]
 
     def _answers(self) -> bool:
@@ -220,7 +223,7 @@ class RedisServer(PrivateServer):
         return self.url_for(0)
 
     def url_for(self, database: int) -> str:
-        """Return the URL of the database with this number."""
+        """Return the URL, with the password, of the database with this number."""
         return f"redis://:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
     def _prepare(self) -> None:

@@ -99,8 +99,8 @@ class SharedSetting(Setting):
     """A setting that all commands share, such as a URL."""
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
-        """Return the value at the top of ``countersink.toml``; if there is none, the default of the
-        option."""
+        """Return the value at the top of ``countersink.toml``, else the option's own default.
+        ``call``: whether a default that is a function is called."""
         top = ctx.find_root().default_map or {}
         found = top.get(self.name or "")
         # For help, click shows the default that this returns.
@@ -216,8 +216,8 @@ _SERVICE_LINK: Final = re.compile(
 
 
 def _warn_of_variables(ctx: click.Context) -> None:
-    """Print a warning on stderr for each environment variable ``COUNTERSINK_…`` that nothing reads.
-    With ``--log-format json``, each warning is a line of the JSON log, otherwise text."""
+    """Print a warning on stderr for each environment variable of :func:`_unread_variables`. With
+    ``--log-format json``, each warning is a line of the JSON log, otherwise text."""
     for name, hint in _unread_variables(ctx):
         text = f"{name} is not a setting" + (f"; {hint}" if hint else "")
         if ctx.params.get("log_format") == "json":
@@ -229,10 +229,10 @@ def _warn_of_variables(ctx: click.Context) -> None:
 
 
 def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the name of each environment variable ``COUNTERSINK_…`` that nothing reads. With it
-    comes the question "did you mean …?" with a similar variable, or an empty text if no variable is
-    similar. Variables with the prefix of another command are left out: that command checks them
-    when it runs, as only its module knows its settings."""
+    """Yield the name of each environment variable ``COUNTERSINK_…`` that nothing reads, and the
+    question "did you mean …?" with a similar variable; the question is empty if none is similar.
+    Left out are variables that Kubernetes sets for a Service, and those with the prefix of another
+    command: that command checks them when it runs, because only its module knows its settings."""
     root = ctx.find_root()
     prefix = f"{root.auto_envvar_prefix}_"
     known = {prefix + name.upper() for name in (*_OTHER_VARIABLES, *URLS)} | {*_variables(ctx)}
@@ -333,11 +333,11 @@ def urls(*names: str) -> Callable[[Decorated], Decorated]:
 
 
 def numbers(options: type, **meanings: str) -> Callable[[Decorated], Decorated]:
-    """Decorator that adds settings whose values are numbers.
+    """Decorator that adds a setting for each of ``meanings``; its values are numbers.
 
     Args:
-        options: a dataclass; the fields of the same names determine the types and defaults.
-        meanings: the help text of each setting, by the name of the field.
+        options: a dataclass; its fields of the same names determine types and defaults.
+        meanings: the help text of each setting, by the setting's name, such as ``batch_entries``.
     """
     from dataclasses import fields
 
@@ -389,20 +389,20 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
 
 
 def mysql_options(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator that adds ``--format`` and ``--mysql-url``, for a command that prints data of the
-    database. See :func:`open_store` and :mod:`countersink.cli.output`."""
+    """Decorator that adds ``--format`` with ``choices`` (see :func:`output_format`) and
+    ``--mysql-url``, for a command that prints data of the database."""
     return together(output_format(*choices), urls("mysql_url"))
 
 
 def redis_options(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator that adds ``--format`` and ``--redis-url``."""
+    """Decorator that adds ``--format`` (see :func:`output_format`) and ``--redis-url``."""
     return together(output_format(*choices), urls("redis_url"))
 
 
 @contextmanager
 def values_checked() -> Iterator[None]:
-    """Turn a ValueError that is raised inside the block into :class:`Misuse` with the same message.
-    An :class:`ExplainedError` stays as it is."""
+    """Turn a ValueError that is raised inside the block into :class:`Misuse` (exit status 2) with
+    the same message. An :class:`ExplainedError` stays as it is."""
     try:
         yield
     except ValueError as error:
@@ -412,7 +412,7 @@ def values_checked() -> Iterator[None]:
 
 
 def known_urls() -> set[str]:
-    """Return the URLs that this call of the command uses. Messages do not show the passwords in
+    """Return the URLs that this call of the command uses. Messages leave out the passwords in
     them. The result is the set itself, not a copy: callers may add URLs to it."""
     return click.get_current_context().ensure_object(set)
 
@@ -443,15 +443,15 @@ def option_value(name: str) -> Any:
 
 def shared_value(context: click.Context, name: str) -> str | None:
     """Return the value of a setting of :data:`URLS`, such as ``mysql_url``; None if it is not set.
-    If the command does not have this option, the value comes from the environment or the file."""
+    If the command in ``context`` lacks this option, use the environment, else the file."""
     option = SharedSetting([f"--{name.replace('_', '-')}"], envvar=f"COUNTERSINK_{name.upper()}")
     value = context.meta.get(f"countersink.{name}") or option.consume_value(context, {})[0]
     return value if isinstance(value, str) else None
 
 
 def is_given(parameter: str) -> bool:
-    """Return whether the user has given an option of the current command, by its flag, in the
-    environment or in the file. False if its value is the default."""
+    """Return whether the user has given the current command's option with the Python name
+    ``parameter``: by flag, environment or file. False if the option has its default."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source not in (None, ParameterSource.DEFAULT)
 
@@ -510,7 +510,7 @@ def open_queue(client_name: str) -> "redis.Redis":
 
 
 def mysql_url() -> str:
-    """Return the URL of the database.
+    """Return the URL of the database: ``--mysql-url`` of the current command.
 
     Raises:
         Misuse: no URL is configured.
@@ -519,7 +519,7 @@ def mysql_url() -> str:
 
 
 def redis_url() -> str:
-    """Return the URL of the Redis that has the queue.
+    """Return the URL of the Redis that has the queue: ``--redis-url`` of the current command.
 
     Raises:
         Misuse: no URL is configured.
@@ -594,7 +594,7 @@ Settings: TypeAlias = dict[str, "str | Settings"]
 
 def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """Make the settings in a file the defaults of all commands. click calls this function with the
-    path that ``--config`` names. If that is None, ``countersink.toml`` is read if it exists.
+    file's path, ``--config``. Without that option, ``countersink.toml`` is read if it exists.
 
     Raises:
         click.UsageError: the file cannot be used, as :func:`_load` says.
@@ -608,7 +608,7 @@ def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 def _load(path: Path, commands: list[str]) -> Settings:
     """Return the settings in the file at ``path``. Values become texts, and tables become dicts.
-    Each ``-`` in a name becomes ``_``.
+    Each ``-`` in a name becomes ``_``. Tables at its top must be named as one of ``commands``.
 
     Raises:
         click.UsageError: the file cannot be read, is not TOML, has unknown names at its top, or has
@@ -632,8 +632,8 @@ def _load(path: Path, commands: list[str]) -> Settings:
 
 
 def _unknown(where: str, name: str, allowed: list[str]) -> str:
-    """Return the message for an unknown name in the file. The message suggests the most similar
-    allowed name. If none is similar, it lists all allowed names."""
+    """Return the message for an unknown name in ``where``: the file or a table of it. The message
+    suggests the most similar allowed name. If none is similar, it lists all allowed names."""
     hint = did_you_mean(name, allowed) or f"allowed: {', '.join(allowed) or 'nothing'}"
     return f"{where}: {name} is not a setting; {hint}"
 

@@ -58,12 +58,13 @@ _FAMILIES: Final[Mapping[Kind, Callable[..., _Family]]] = {
 
 
 class Endpoint:
-    """An HTTP endpoint that serves in a thread until :meth:`close` is called. A context manager.
+    """An HTTP endpoint that serves in a thread until :meth:`close` is called. As a context
+    manager, it is closed at the end of the block.
 
     Args:
         host: the address to listen at.
         port: the TCP port; 0 for any free one.
-        health: tells the health of the process, and the samples of its Prometheus metrics.
+        health: the health of the process, and the samples of its Prometheus metrics.
 
     Raises:
         OSError: the address is not available.
@@ -126,8 +127,8 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in its thread; after :data:`HEAD_S`, read no more of its request.
-        Then let a waiting connection be answered."""
+        """Answer a connection in its thread. :data:`HEAD_S` seconds after its start, read no more
+        of its request. When it has ended, let a waiting connection be answered."""
         head = threading.Timer(HEAD_S, _end_reading, (request,))
         head.daemon = True
         head.start()
@@ -155,7 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SILENT_S
 
     def do_GET(self) -> None:
-        """Answer a GET or HEAD request."""
+        """Answer a GET or HEAD request: ``/livez`` and ``/readyz`` with 200, or with 503 and the
+        reason; ``/metrics`` with the samples, or with 500 if collecting them fails; other paths
+        with 404. A Host header that is refused (see the module) gets 421."""
         health, host = self.server.health, self.headers.get("Host")
         path = self.path.partition("?")[0]
         if self.server.local and host is not None and not is_loopback(header_host(host)):
@@ -179,8 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that the library refuses, with one line that quotes nothing of the
-        request. A method other than GET and HEAD gets the status 405."""
+        """Answer a request that ``http.server`` refuses with the status ``code``. The answer is one
+        line, the status's standard text, and quotes nothing of the request. A method other
+        than GET and HEAD gets the status 405."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
         self._answer(code, f"{HTTPStatus(code).phrase}\n")
@@ -243,7 +247,8 @@ def render(samples: Samples, accept: str) -> tuple[bytes, str]:
 
     Args:
         samples: the samples, in any order.
-        accept: the request's ``Accept`` header, which chooses the format.
+        accept: the request's ``Accept`` header, which chooses OpenMetrics or Prometheus text; if
+            empty, it is Prometheus text.
 
     Returns:
         The text and its media type.
@@ -272,7 +277,8 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
 
 def installation_samples(document: Mapping[str, Any]) -> Samples:
     """Yield the samples of the installation, from the document of ``countersink info``. A value
-    that is unknown (None) gets no sample; the bytes of the queue are a sum of the known ones."""
+    that is unknown (None) gets no sample; the bytes of the queue are a sum of the known ones. There
+    are no numbers of workers if masters of a Redis Cluster are away and no worker is known."""
     yield Sample("countersink_looked_timestamp_seconds", _seconds(document["at"]))
     yield Sample("countersink_queue_entries", document["backlog"])
     yield Sample("countersink_queue_pending_entries", document["pending"])
@@ -325,8 +331,8 @@ def _seconds(moment: str) -> float:
 
 
 def producer_samples(producer: Producer) -> Samples:
-    """Yield the samples of a producer's statistics, and the size of its spool. Without a spool, or
-    if its directory cannot be read, there is no sample of the size."""
+    """Yield the samples of a producer's statistics, and of the bytes in its spool. Without a
+    spool, or if its directory cannot be read, there is no sample of the bytes."""
     stats = producer.stats()
     for name in ("accepted", "stored", "resent", "spooled", "replayed", "dropped"):
         yield Sample(f"countersink_producer_increments_{name}_total", getattr(stats, name))

@@ -49,7 +49,7 @@ class CachedAnswer(Generic[Answer]):
             server may have been slow just once.
 
     Attributes:
-        last: the last call, running or ended; None before the first call.
+        last: the Future of the last call, running or ended; None before the first call.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class CachedAnswer(Generic[Answer]):
         call and wait for it; return its result.
 
         Raises:
-            TimeoutError: the call has no result ``within_s`` seconds after its start. It goes on.
+            TimeoutError: the call has no result ``within_s`` seconds after its start. The call
+                goes on.
             Exception: ``ask`` raised it. An error is kept as a result is, and raised for each
                 caller.
         """
@@ -127,8 +128,8 @@ class Health:
 
     Attributes:
         process: the command that the process runs, such as ``worker``.
-        samples: yields the samples that only this process has.
-        probes: a probe for each server that the process uses.
+        samples: yields the samples that only processes of this command have.
+        probes: a probe for each server that the process uses, by name: ``redis``, ``mysql``.
         needs: returns whether the process needs the server of this name now in order to be ready.
         moved: returns the time at which the main loop last made progress, on the clock
             :func:`time.monotonic`; None where the process has no loop that could be stuck.
@@ -144,16 +145,18 @@ class Health:
     busy: Callable[[], str] = lambda: ""
 
     def lives(self) -> bool:
-        """Return whether the main loop of the process makes progress; True where there is none."""
+        """Return whether the main loop has made progress in the last :data:`STUCK_AFTER_S` seconds;
+        True if the process has no such loop."""
         return self.moved is None or time.monotonic() - self.moved() < STUCK_AFTER_S
 
     def unready_reason(self) -> str:
-        """Return the reason why the process is not ready; an empty text if it is ready."""
+        """Return the reason why the process is not ready: ``stuck``, the servers that it needs and
+        cannot use, such as ``redis did not answer``, or that of ``busy``; empty if it is ready."""
         needed = {name: each for name, each in self.probes.items() if self.needs(name)}
         return self._unready_reason(probe_servers(needed))
 
     def all_samples(self) -> Samples:
-        """Yield the samples that every process has, then those that only this process has."""
+        """Yield the samples that every process has, then those of ``samples``."""
         found = probe_servers(self.probes)
         yield Sample(
             "countersink_build_info", 1, {"version": installed_version(), "process": self.process}
@@ -181,9 +184,11 @@ def installed_version() -> str:
 
 def probes(*, redis: str | None = None, mysql: str | None = None, stores: bool = False) -> Probes:
     """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``.
-    MySQL's URL is checked only when its probe runs: a wrong URL gives the same as a server that is
-    away. If the process ``stores`` increments, it cannot use a Redis that is full. (A Redis Cluster
-    never counts as full: the process stores on another master.)
+    A probe connects when it is asked. MySQL's URL is checked only then: a wrong URL gives the same
+    as a server that is away.
+
+    ``stores``: whether the process stores increments. If so, a full Redis cannot be used (``is
+    full``). A Redis Cluster never counts as full: the process stores on another master.
 
     Raises:
         StreamMisconfigured: Redis's URL is not valid.

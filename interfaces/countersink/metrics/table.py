@@ -46,7 +46,7 @@ class MetricSpec:
 
 def _metric(name: str, help: str, *labels: str, kind: Kind | None = None) -> MetricSpec:
     """Return the description of a metric. Without ``kind`` it is a counter if its name ends in
-    ``_total``, else a gauge."""
+    ``_total``, else a gauge. :data:`METRICS` adds the exposing process."""
     return MetricSpec(
         name, kind or ("counter" if name.endswith("_total") else "gauge"), help, labels
     )
@@ -289,8 +289,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = {
 
 
 class Sample(NamedTuple):
-    """The current value of a metric. For a summary, ``value`` is the sum of its observations, and
-    ``observations`` is their number."""
+    """The current value of a metric for some values of its labels (``labels``: value by name). For
+    a summary, ``value`` is the sum of its observations, and ``observations`` is their number."""
 
     name: str
     value: float

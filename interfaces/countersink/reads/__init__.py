@@ -63,7 +63,7 @@ class Bounds:
     stop: Callable[[], bool] = lambda: False
 
     def check(self, entries: int, rows: int = 0) -> None:
-        """Check the numbers of entries and rows that were read so far.
+        """Compare numbers of entries and rows in the queue with the limits.
 
         Raises:
             QueueTooLong: a limit is exceeded.
@@ -99,7 +99,7 @@ class Queue:
     """The entries of all streams, and the time at which they were read.
 
     Attributes:
-        read_at: Redis's time before the first stream was read.
+        read_at: Redis's time before the first stream was read; on a cluster, the earliest clock's.
         oldest: time at which the oldest entry still in a stream arrived; None if all were empty.
         entries: the sums of each entry, by entry id (16 bytes).
     """
@@ -322,9 +322,9 @@ class Reads:
     """Answers queries for totals, with the pending rows of the queue on request. Thread-safe if the
     store and the Redis client are.
 
-    Without ``include_pending``, an answer has the totals in MySQL. Its ``complete_up_to`` is the
-    time at which the oldest entry still in a stream arrived. It is Redis's time if there is no
-    entry, and None if Redis does not answer.
+    Without ``include_pending``, an answer has the totals in MySQL, or a replica that has them all.
+    Its ``complete_up_to`` is the time at which the oldest entry still in a stream arrived; Redis's
+    time if there is no entry; None if Redis does not answer or there is no Redis client.
 
     With ``include_pending``, entries without a guard are added, see :func:`select_pending`, and
     ``complete_up_to`` is Redis's time before the read. A new key has its own total, even if the
@@ -361,7 +361,7 @@ class Reads:
 
         Args:
             work: asks queries. After a lost connection it may be called again with a new Moment.
-            query: tells whether the queue is read, and for which counter and keys.
+            query: ``include_pending`` tells whether the queue is read, the selection which rows.
         """
         if query.include_pending:
             return self._with_pending(work, query)
@@ -372,8 +372,8 @@ class Reads:
         )
 
     def applied_up_to(self) -> tuple[datetime | None, StreamError | None]:
-        """Return the time before which everything that reached Redis is in MySQL; None if it is
-        unknown. Also return the error if Redis did not answer, else None."""
+        """Return the time before which everything that reached Redis is in MySQL, and None. If
+        Redis did not answer, return None and the error; without a Redis client, None twice."""
         if self._client is None:
             return None, None
         try:

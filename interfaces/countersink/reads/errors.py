@@ -1,4 +1,4 @@
-"""Errors of reads of totals. See ``web/read_pool.py`` for their HTTP statuses.
+"""Errors of reads of totals. See ``web/read_pool.py`` for HTTP statuses of errors of the queue.
 
 ::
 
@@ -18,11 +18,11 @@ class QueueTooLong(StreamError):
 
 
 class QueueReadStopped(StreamError):
-    """The read of the queue was stopped before its end."""
+    """The read of the queue was stopped before its end, by ``Bounds.stop``."""
 
 
 class TotalTooLarge(ValueError):
-    """A total does not fit into 64 bits: the file format cannot hold it."""
+    """A total does not fit into the 64 bits of a Parquet column."""
 
 
 class CatalogChanged(Exception):

@@ -70,7 +70,8 @@ def csv_text(
         columns: names of the columns, in order.
         rows: the values of each row, by column.
         spreadsheet: True quotes all texts, and passes those of rows through
-            :func:`for_spreadsheet`; False leaves them unchanged, for programs.
+            :func:`for_spreadsheet`; False, for programs, quotes only where CSV needs it, and leaves
+            texts unchanged.
     """
     buffer = io.StringIO(newline="")
     # Quotes: a spreadsheet that separates cells by semicolons would split a text at one.
@@ -123,7 +124,8 @@ def ndjson_bytes(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
 
 
 def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
-    """Return a function that writes rows to a file as Parquet and returns their number.
+    """Return a function that writes rows to a file as Parquet and returns their number. Its
+    arguments are the open file, the names of the columns, and the rows.
 
     A week or month is written as its first day, an hour or minute as its UTC time. A byte of a key
     or dimension that is not UTF-8 is written as ``\\xff``, with its value in place of ``ff``. The
@@ -190,8 +192,8 @@ class TotalSample:
 
 def openmetrics_text(samples: Iterable[TotalSample], complete_up_to: datetime | None) -> str:
     """Return the samples as OpenMetrics text. Totals below zero are in a metric of type gauge.
-    Another gauge has the time ``complete_up_to``, before which everything that reached Redis is in
-    the totals; with None there is no such gauge."""
+    Another gauge has ``complete_up_to`` in Unix seconds, the time before which everything that
+    reached Redis is in the totals; with None there is no such gauge."""
     positive: list[TotalSample] = []
     negative: list[TotalSample] = []
     for sample in samples:
@@ -237,7 +239,8 @@ def _escaped(value: str) -> str:
 
 
 def counter_document(counter: Counter) -> dict[str, object]:
-    """Return the settings of a counter as a JSON document."""
+    """Return the settings of a counter and its state (such as ``overflown`` and ``rolled_up_to``)
+    as a dict for JSON, which HTTP and the command line show."""
     return {
         "counter": counter.name,
         "time_zone": counter.time_zone,
@@ -269,8 +272,9 @@ def breakdown_begins(breakdown: Breakdown) -> str | None:
 
 @contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces the file at ``path`` when the block ends. If the block raises,
-    the new file is deleted, and the old file stays.
+    """Open a new file, fsync it when the block ends, and replace the file at ``path`` by it (or
+    create that file). If the block raises, the new file is deleted, and the old file stays. If
+    ``path`` is a link, its target is replaced.
 
     If ``path`` exists and is not a regular file, such as a pipe or /dev/stdout, the block writes to
     it directly.
@@ -337,12 +341,13 @@ def frame(
             ``page,country``. Days, weeks and months (their first days) are ``datetime64``, hours
             and minutes are in UTC.
         keys: the keys to include; None for all.
-        match: selects keys, for example by prefix.
-        where: includes only events with these values of dimensions: ``{"country": "DE"}``.
-        start, end: first and last day, both inclusive. By minute, hour, day, week and key-day, a
-            counter needs a ``start`` if retention has rolled up earlier ones to wider
-            buckets. Without it, RolledUp is raised, and its attribute ``rolled_up_to`` is the first
-            possible ``start``.
+        match: selects keys, for example by prefix; ``keys`` are added to its exact keys.
+        where: includes only events with these values of dimensions: ``{"country": "DE"}``; then
+            give neither ``keys`` nor ``match``.
+        start, end: first and last day, both inclusive; None for no limit. By minute, hour, day,
+            week and key-day, a counter needs a ``start`` if retention has rolled up earlier ones to
+            wider buckets. Without it, RolledUp is raised, and its attribute ``rolled_up_to`` is the
+            first possible ``start``.
         time_zone: time zone of the days, weeks, hours and months; default: each counter's own.
 
     Raises:

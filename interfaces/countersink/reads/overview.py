@@ -50,14 +50,14 @@ class OverviewQuery:
         days: number of last days, today included, in each counter's time zone; at most
             :data:`MAX_DAYS`, 0 for none.
         totals: whether the page has the counters' totals of all time.
-        change: days of each period of ``OverviewLine.change``; 0 for none.
+        change: number of days in each of the two periods of ``OverviewLine.change``; 0 for none.
         visible: gets the name of a counter, and returns whether the counter may be listed.
         sort_values: the numbers of all counters, from :func:`sort_values`; None sorts by name, in
             the order of bytes.
         only: names of existing counters: the list has exactly these counters, in this order.
             ``search``, ``after``, ``visible``, ``sort_values`` and ``reverse`` are ignored then.
             None for a list of all counters.
-        reverse: whether the order is reversed.
+        reverse: whether the order is reversed. Counters without a number stay at its end.
     """
 
     search: str = ""
@@ -76,7 +76,8 @@ class OverviewQuery:
         return self.search in name and self.visible(name)
 
     def is_beyond(self, name: str) -> bool:
-        """Return whether a name comes after ``after`` in a list sorted by name."""
+        """Return whether a name comes after ``after`` in the list sorted by name, in reverse order
+        if ``reverse`` is set; True for each name if ``after`` is empty."""
         return not self.after or (name < self.after if self.reverse else name > self.after)
 
 
@@ -158,9 +159,9 @@ def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
 
 
 def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:
-    """Return the sorted names of all counters, and a page with today's totals of the ``wanted``
-    counters. Of these, counters that do not exist are left out. The first result is None if there
-    are more counters than one query returns (10,000).
+    """Return the sorted names of all counters, and a page with today's totals (``days``) of the
+    ``wanted`` counters. Of these, counters that do not exist are left out. The first result is
+    None if there are more counters than one query returns (10,000).
 
     Raises:
         StoreError: a query failed.
@@ -173,12 +174,13 @@ def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, 
 
 def sort_values(snapshot: Snapshot, by: str, change: int = CHANGES[0]) -> SortValues:
     """Return the numbers by which all counters are sorted in the order ``by``: ``today``, ``total``
-    or ``change``.
+    or ``change``. By ``today``, a counter has no number if its last day is unknown (None in
+    ``days`` of :class:`OverviewLine`).
 
-    ``change`` compares two totals: ``last``, of as many last complete days as the argument says,
-    and ``before``, of as many days before them. The number is ``last / before - 1`` if ``before``
-    is above 0. It is infinite if ``before`` is 0 and ``last`` is above 0. In all other cases the
-    counter has no number, also if these totals are unknown (None in :class:`OverviewLine`).
+    The order ``change`` compares two totals: ``last``, of as many last complete days as the
+    argument ``change`` says, and ``before``, of as many days before them. The number is
+    ``last / before - 1`` if ``before`` is above 0. It is infinite if ``before`` is 0 and ``last``
+    is above 0. In all other cases the counter has no number, also if these totals are unknown.
 
     Raises:
         StoreError: a query failed.
@@ -274,9 +276,9 @@ def _changes(
 def _answers(
     snapshot: Snapshot, names: Sequence[str], question: Callable[[str, date], T]
 ) -> dict[str, T | None]:
-    """Return the answer to a question about each counter, which gets the counter's name and today
-    in its time zone. A counter has None where its buckets cannot answer, or its time zone is
-    unknown."""
+    """Return the result of ``question`` for each counter. It is called with the counter's name and
+    today's date in the counter's time zone. A counter has None where its buckets cannot answer, or
+    its time zone is unknown."""
     found: dict[str, T | None] = dict.fromkeys(names)
     for part in parts(sorted(names), SIZE):
         with snapshot.together(part):

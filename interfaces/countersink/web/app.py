@@ -1,7 +1,7 @@
 """The ASGI application. It has all routes, opens and closes the objects that handlers share, checks
-each request and calls its handler, and answers OPTIONS (without CORS). It answers errors, too: with
-503 if MySQL or Redis is away or a read takes too long, with 500 if an exception is unexpected. See
-``read_pool.py`` for errors of reads."""
+each request and calls its handler, and answers OPTIONS with the allowed methods (there is no CORS).
+It answers errors, too: with 503 if MySQL or Redis is away or a read takes too long, with 500 if an
+exception is unexpected. See ``read_pool.py`` for errors of reads."""
 
 import asyncio
 import logging
@@ -142,7 +142,8 @@ class Application:
             error_response(error)  # for its log line; the server ends the connection
 
     def stop(self) -> None:
-        """Make endless answers end. Call it in the event loop's thread."""
+        """Make endless answers (``/v1/live``) and reads of the queue end, because the server is
+        about to stop. Call it in the event loop's thread."""
         self.services.stopping.set()
 
     @asynccontextmanager
@@ -230,8 +231,9 @@ class Application:
 
 
 def error_response(error: Exception) -> Response:
-    """Return the answer to a request that raised ``error``. An unexpected error is logged under a
-    random number, and the answer has only this number."""
+    """Return the answer to a request that raised ``error``: that of a :class:`Problem`, or 503 if
+    MySQL or Redis is away or busy or a read took too long. An unexpected error gets 500: it is
+    logged under a random number, and the answer has only this number."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)  # nobody reads it
     return _problem_of(error).response()
@@ -265,11 +267,11 @@ def _problem_of(error: Exception) -> Problem:
 
 
 def _error_page(route: Route, error: Exception) -> str | None:
-    """Return the URL to which a browser is redirected after an error, or None if the error itself
-    is the answer.
+    """Return the URL to which a browser is redirected after an error of a page, or None if the
+    error itself is the answer.
 
-    A failed login redirects to the login form, which explains the error's status. A request without
-    a valid key (401) redirects to the login form, too.
+    A failed login redirects to the login form; the URL has the error's status, which the form
+    explains. A request without a valid key (401) redirects to the login form, too.
     """
     if route.path == LOGIN_PATH and route.method == "POST":
         return f"{LOGIN_PATH}?wrong={error_response(error).status_code}"
