@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from countersink.backfill import spans
 from countersink.backfill.count import read_ahead
 from countersink.backfill.count.reader_pool import ChildTask, ReaderPool
 from countersink.backfill.options import BackfillReport, Progress
@@ -122,6 +123,26 @@ def test_three_children_read_all_of_it_and_it_counts_once(
     again = logs.add(source, jobs=3)
     assert (again.lines, again.known_lines) == (0, LINES + 1)
     assert active_children() == []
+
+
+def test_children_have_long_chunks_which_get_shorter_at_the_end(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that all end at about one time; the thread, which reads alone, has short ones."""
+    monkeypatch.setattr(read_ahead, "LINES", CHUNK)
+    monkeypatch.setattr(read_ahead, "MAX_LINES", 4 * CHUNK)
+    monkeypatch.setattr(read_ahead, "THREAD_CHUNKS", 3)
+    monkeypatch.setattr(spans, "BLOCK_BYTES", 1024)  # it knows where it is in a short file
+    lines = 40 * CHUNK
+    report = logs.add(logs.write("a.log", long_log(lines)), jobs=2)
+    assert (report.state, report.counted) == ("done", lines)
+    chunks = logs.query("SELECT lines_read FROM backfill_chunk ORDER BY start_at")
+    sizes = [size for (size,) in chunks]
+    assert sizes[:3] == [CHUNK] * 3
+    assert sizes[3:6] == [4 * CHUNK] * 3
+    assert sizes[5:] == sorted(sizes[5:], reverse=True)
+    assert max(sizes[-4:]) <= 2 * CHUNK
+    assert logs.totals() == keys_of(lines)
 
 
 def test_children_read_lines_by_the_directives_before_them(logs: Logs) -> None:

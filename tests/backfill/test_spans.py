@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from countersink.backfill import spans
 from countersink.backfill.content import Content
+from countersink.backfill.count.chunks import digest
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.spans import (
     Quoting,
     Span,
     SpanReader,
     block_of,
-    digest,
     last_end,
     split,
 )
@@ -358,9 +358,13 @@ def test_a_span_that_is_no_longer_there_is_refused() -> None:
 
 @pytest.mark.parametrize("quoted", [None, CSV])
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_byte_order_mark_is_not_of_the_first_line(quoted: Quoting | None, whole: bool) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_a_byte_order_mark_is_not_of_the_first_line(
+    quoted: Quoting | None, whole: bool, known: bool
+) -> None:
     data = b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n" if whole else b"\xef\xbb\xbfa"
-    reader = SpanReader(Bytes(data, [100]), 0, 1, quoted=quoted)
+    end = len(data) if known else None
+    reader = SpanReader(Bytes(data, [100]), 0, 1, quoted=quoted, end=end)
     lines = [block.lines for block in blocks_of(reader)]
     assert lines == [[b"a", b"\xef\xbb\xbfb"]] if whole else [[b"a"]]
     assert reader.span is not None

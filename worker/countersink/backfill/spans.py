@@ -1,6 +1,6 @@
 """Spans: ranges of a source's bytes that hold whole records; a backfill counts each as a chunk.
-:class:`SpanReader` cuts a span into pieces, :func:`block_of` splits a piece into records,
-:func:`digest` hashes the bytes of a span again. See ``logs/lines.py`` for the longest line.
+:class:`SpanReader` cuts a span into pieces, :func:`block_of` splits a piece into records. See
+``logs/lines.py`` for the longest line.
 
 The bytes alone decide where a span ends: with the record that reaches ``max_lines`` (``LINES``)
 lines or ``max_bytes`` (``BYTES``) bytes. At most 256 KiB after its end are read. A record of any
@@ -78,6 +78,8 @@ class SpanPiece:
         data: bytes that begin with the records; empty for a record that is too long.
         stop: number of bytes that the records have: they are ``data[:stop]``.
         lines: number of newlines in the records; 0 for a record that is too long.
+        records: the records without their newlines, and a last b"", if the newlines were counted by
+            splitting; else None.
         overlong: True if the piece stands for the first line of a record that is too long.
         open: True if the source ends within the record, before a newline.
         torn: True if that open record ends within quotes.
@@ -87,6 +89,7 @@ class SpanPiece:
     data: bytes
     stop: int
     lines: int = 0
+    records: list[bytes] | None = None
     overlong: bool = False
     open: bool = False
     torn: bool = False
@@ -264,6 +267,11 @@ class SpanReader:
             LONGEST + 1
         ):
             return self._overlong(data, ended)
+        if self.end is not None and self.quoted is None:
+            # A known span is cut to be read, which splits it anyway.
+            records = data[:stop].split(b"\n")
+            self._advance(data, stop, len(records) - 1)
+            return SpanPiece(line, data, stop, len(records) - 1, records)
         lines = data.count(b"\n", 0, stop)
         limited = self._limit(data, stop, lines)
         self._advance(data, limited, lines if limited == stop else None)
@@ -340,7 +348,10 @@ def block_of(piece: SpanPiece, quoted: Quoting | None) -> RecordBlock:
         return RecordBlock(range(piece.line, piece.line + 1), [data], [])
     numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
     if quoted is None and b"\0" not in data:
-        return RecordBlock(numbers, data, [])
+        block = RecordBlock(numbers, data, [])
+        if piece.records is not None and len(data) == piece.stop:
+            block.lines = piece.records[:-1]
+        return block
     lines = split(data, quoted=quoted)
     if piece.lines != len(lines):
         heights = [record.count(b"\n") + 1 for record in lines]
@@ -348,23 +359,6 @@ def block_of(piece: SpanPiece, quoted: Quoting | None) -> RecordBlock:
     if b"\0" in data:
         lines = [line.lstrip(b"\0") for line in lines]
     return RecordBlock(numbers, lines, [])
-
-
-def digest(content: Content, start: int, end: int) -> bytes | None:
-    """Return the SHA-256 of the bytes [start, end), to compare with that of a counted chunk. Return
-    None if the content ends before ``end``.
-
-    Raises:
-        Unreadable: some of these bytes cannot be read.
-    """
-    found = hashlib.sha256()
-    content.seek(start)
-    while content.offset < end:
-        data = content.read(min(BLOCK_BYTES, end - content.offset))
-        if not data:
-            return None
-        found.update(data)
-    return found.digest()
 
 
 def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int:

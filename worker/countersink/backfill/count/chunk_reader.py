@@ -6,7 +6,7 @@ Lines are read piece by piece, while a ``SpanReader`` cuts the chunk into pieces
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from types import MappingProxyType
 from typing import Final
@@ -76,7 +76,7 @@ def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
     for piece in spans.pieces():
         if skipped:
             data, stop, lines = piece.data[skipped:], piece.stop - skipped, piece.lines - 1
-            piece = replace(piece, line=piece.line + 1, data=data, stop=stop, lines=lines)
+            piece = SpanPiece(piece.line + 1, data, stop, lines, open=piece.open, torn=piece.torn)
             skipped = 0
         yield piece
 

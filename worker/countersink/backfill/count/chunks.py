@@ -19,10 +19,12 @@ from dataclasses import astuple, dataclass
 from itertools import compress
 from typing import Any, Final
 
+from countersink.backfill.content import Content
 from countersink.backfill.history import LineCounts
 from countersink.backfill.spans import Span
 from countersink.database.session import Session
 from countersink.logs.formats.reader import LineReader, RecordBlock, RecordTally
+from countersink.logs.lines import BLOCK_BYTES
 
 _PAGE: Final = 1000
 _SAMPLES_PER_STATEMENT: Final = 1000
@@ -114,6 +116,23 @@ def delete(session: Session, source: int) -> None:
         session.execute(f"DELETE FROM {table} WHERE source = %s", (source,))
 
 
+def digest(content: Content, start: int, end: int) -> bytes | None:
+    """Return the SHA-256 of the bytes [start, end), to compare with that of a counted chunk. Return
+    None if the content ends before ``end``.
+
+    Raises:
+        Unreadable: some of these bytes cannot be read.
+    """
+    found = hashlib.sha256()
+    content.seek(start)
+    while content.offset < end:
+        data = content.read(min(BLOCK_BYTES, end - content.offset))
+        if not data:
+            return None
+        found.update(data)
+    return found.digest()
+
+
 def _chunk(row: tuple[Any, ...]) -> Chunk:
     return Chunk(*(*row[:7], bool(row[7]), bool(row[8])))
 
@@ -161,14 +180,14 @@ def _parts(samples: Collection[bytes]) -> Iterator[list[bytes]]:
         yield ordered[start : start + _SAMPLES_PER_STATEMENT]
 
 
-LINES_PER_SAMPLE: Final = 32
+LINES_PER_SAMPLE: Final = 64
 """Number of lines of which one is sampled, on average."""
 SMALL_CHUNK: Final = 2048
 """Maximum of lines in a small chunk, of which all lines are compared."""
 MIN_REPEATS: Final = 8
 """Minimum of samples that other sources have, for a chunk to be refused. They must also be at least
 one in ``REPEATED_PART`` of all compared samples."""
-MIN_CHOSEN_REPEATS: Final = 3
+MIN_CHOSEN_REPEATS: Final = 2
 """The same minimum when only the chosen samples are compared, those of the lines that every source
 samples."""
 REPEATED_PART: Final = 10
@@ -257,9 +276,9 @@ class LineSamples:
         lines = [one for one in lines if one[0] not in rejected]
         if tally.counted + len(rejected) < tally.lines:  # some are blank, or left out
             lines = [one for one in lines if tally_of([one], self._reader, self._bucket).counted]
-        digest, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
+        hashed, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
         return {
-            digest(one[1] + day_of(one[0]), digest_size=SAMPLE_BYTES, key=key).digest(): one
+            hashed(one[1] + day_of(one[0]), digest_size=SAMPLE_BYTES, key=key).digest(): one
             for one in lines
         }
 

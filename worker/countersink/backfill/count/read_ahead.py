@@ -35,7 +35,7 @@ from countersink.runtime.members import HASH_BYTES
 THREAD_CHUNKS: Final = 4
 """Number of chunks at the beginning of a source that the thread reads. Reading these takes longer
 than starting child processes, so the start pays for sources with more chunks."""
-MAX_LINES: Final = 262_144
+MAX_LINES: Final = 524_288
 """Maximum of lines in a chunk, when the chunks before have few cells."""
 CHUNK_CELLS: Final = 20_000
 """Number of cells that a chunk with more than :data:`LINES` lines should have."""
@@ -154,7 +154,11 @@ class ReadAhead:
         if self.work.options.rate is None and limit >= LINES and lines >= LINES:
             held = sum(map(len, found.amounts.values())) + found.counts.rejected
             held += sum(map(len, found.members.values())) // HASH_BYTES
-            self._more_lines = min(MAX_LINES, max(LINES, lines * CHUNK_CELLS // max(1, held)))
+            # Smaller at the end of the source, so that all child processes end at about one time.
+            size, read = self.opened.content.size, max(1, self.opened.content.position)
+            left = self.start.line * max(0, size - read) // (read * 2 * self._pool.jobs)
+            most = lines * CHUNK_CELLS // max(1, held)
+            self._more_lines = max(LINES, min(MAX_LINES, most, left))
 
     def read_again(self, refused: Refused) -> ReadChunk:
         """Read the chunk that :meth:`next` returned last once more, and return it. This time the
@@ -202,9 +206,15 @@ class ReadAhead:
             self.work.watch.jobs = self._pool.jobs
 
     def _span_reader(
-        self, start: Start, end: int | None = None, *, digested: bool = True, streamed: bool = True
+        self,
+        start: Start,
+        end: int | None = None,
+        *,
+        digested: bool = True,
+        streamed: bool = True,
+        more_lines: int = 0,
     ) -> SpanReader:
-        max_lines = self._more_lines or self.work.pace.max_lines
+        max_lines = more_lines or self.work.pace.max_lines
         return SpanReader(
             self.opened.content,
             start.offset,
@@ -238,7 +248,10 @@ class ReadAhead:
         reader, start = self.opened.reader, self.start
         directives, pieces = reader.directives(start.line), list[SpanPiece]()
         file = self.opened.content.plain_file()
-        spans = self._span_reader(start, digested=file is None, streamed=file is not None)
+        plain = file is not None
+        spans = self._span_reader(
+            start, digested=not plain, streamed=plain, more_lines=self._more_lines
+        )
         try:
             for piece in pieces_from(spans, start):
                 reader.note_directives(piece.line, piece.data, piece.stop)

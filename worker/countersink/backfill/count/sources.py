@@ -17,7 +17,6 @@ from countersink.backfill.count import chunks
 from countersink.backfill.count.chunks import Chunk, scope_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Recipe
-from countersink.backfill.spans import digest
 from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.all_counters import insert_rows
 from countersink.database.session import Session, rerun
@@ -305,7 +304,7 @@ class Sources:
         to, last = held
         for chunk in self.chunks(session, source.id, to):
             before_chunk()
-            found = digest(content, chunk.start_at, chunk.end_at)
+            found = chunks.digest(content, chunk.start_at, chunk.end_at)
             if found is None:
                 # The content was read to its end.
                 size = content.offset
