@@ -51,7 +51,8 @@ class WebOptions:
         max_counters: maximum number of different counters that one API key may count in while the
             server runs, unless the key has a limit of its own. The same maximum applies to
             sequences, which are counted separately. With ``without_keys``, all requests without a
-            key count as one key. Otherwise they only add to public counters, without this limit.
+            key count as one key. If not, requests without a key can only add to public counters,
+            to which this limit does not apply.
         max_amount: the largest absolute amount of an increment by HTTP.
         max_ahead_s: seconds that an increment's time may be ahead of the server's clock.
         max_age_days: days that an increment's time may be in the past; 0 for no limit.
@@ -73,8 +74,9 @@ class WebOptions:
             ``include_pending``, which reads all of them. If there are more entries, or their rows
             are more than 25 times this number, the request is refused: reading takes time and
             memory.
-        threads: number of threads for reads of totals. Short blocking calls run in further threads:
-            at most as many again for each module whose functions are called.
+        threads: number of threads for reads of totals. Short blocking calls, such as a check of a
+            login, run in pools of further threads: one pool for each Python module that has such
+            calls, each with at most as many threads.
         session_hours: hours that a login to the dashboard lasts.
         frame_ancestors: origins of the pages that may embed the page of a link in a frame.
     """

@@ -152,8 +152,8 @@ def composite(values: Sequence[str]) -> str:
         values: 1 to 8 values, in the breakdown's order.
 
     Raises:
-        ValueError: a value holds a lone surrogate that :func:`countersink.runtime.limits.key_text`
-            does not make from any byte.
+        ValueError: a value holds a lone surrogate other than those that stand for bytes which are
+            not UTF-8, U+DC80 to U+DCFF (see :func:`countersink.runtime.limits.key_text`).
     """
     count = len(values)
     return SEPARATOR.join([part(value, count) for value in values])

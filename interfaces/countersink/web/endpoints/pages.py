@@ -5,9 +5,9 @@ The login's cookie is hidden from scripts, and browsers send it for pages of thi
 has 256 random bits; MySQL has their hash. A login ends after ``session_hours``, by logout, or with
 its key.
 
-The scripts that the dashboard starts with are sent as one file, and all styles as one; scripts that
-it runs first are inline. A browser then needs few requests, one after the other, before it can show
-a page.
+The JavaScript modules of the first view are sent as one file, and all styles as one; scripts that
+must run before these arrive are in the page itself. So a browser needs few requests, one after the
+other, before it can show a page.
 
 The JavaScript modules are joined into one without a build tool: each comes after the modules that
 it imports. This works as all are ours, use the same form of import, and no two define the same

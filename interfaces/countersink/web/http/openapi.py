@@ -149,8 +149,8 @@ def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
 
 def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
     """Return OpenAPI's operation object of a route, with the responses of :attr:`Route.responses`
-    and the problems that routes of its kind have, such as 429. ``keys`` is as for
-    :func:`document`."""
+    and the problems that routes of its kind have, such as 429. ``keys``: whether the server
+    requires API keys; if False, the object says that a key is optional."""
     scope = route.scope and f"Scope: `{route.scope}`."
     made: dict[str, Any] = {
         "operationId": route.name or route.path.strip("/"),

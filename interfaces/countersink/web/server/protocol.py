@@ -471,12 +471,12 @@ class AnswerWriter:
             self._transport.write(head + data)
 
     def flush(self) -> None:
-        """Send the head if one is kept."""
+        """Send the answer's head if it is kept, to be sent with the first part of the body."""
         if self._head:
             self.write(b"")
 
     def close(self) -> None:
-        """Send the head if one is kept, then close the connection."""
+        """Send the answer's head if it is kept, then close the connection."""
         self.flush()
         self._hang_up()
 

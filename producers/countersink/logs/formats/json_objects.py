@@ -137,7 +137,8 @@ def as_text(value: object, name: str) -> str:
 
 
 def text_of(get: Get, name: str) -> Callable[[object], str]:
-    """Return a function that reads a value by ``get`` and makes a text of it by :func:`as_text`."""
+    """Return a function that reads a value by ``get`` and makes a text of it by :func:`as_text`;
+    ``name`` is the field's name for errors."""
     return lambda record: as_text(get(record), name)
 
 

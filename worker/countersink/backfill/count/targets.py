@@ -5,7 +5,7 @@ counters with breakdowns.
 The journal (``backfill_journal``) has the cells that each chunk added, so that an undo can subtract
 them. ``backfill_correction`` has the *truth* of a reconcile: the sums of its sources
 (``should_be``), in buckets of the resolution that the counter had when the run began. A correction
-also writes the former total (``had``) there; :func:`discard_truth` deletes the other rows.
+also writes the former total (``had``) there; :func:`discard_truth` deletes the rows without it.
 
 The sources of a reconcile have all events of the days that it sets. So nothing is added to these
 days, by any source, until the reconcile is undone. A chunk is counted under the share lock of the
@@ -47,7 +47,8 @@ class CounterTarget:
     undo.
 
     Attributes:
-        truth_of: value of ``backfill_source.truth_of`` for sources that are added: 0.
+        truth_of: value of ``backfill_source.truth_of`` for sources that are added: 0. For sources
+            of a reconcile, it is the number of the reconcile's run.
     """
 
     truth_of = 0

@@ -198,15 +198,16 @@ def path_of(session: Session, source: int) -> str:
 
 
 def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
-    """Add the amounts and visitors of a chunk to the target of the run: the counter, whose keys
-    beyond its cap go to the overflow key, or the sums of a reconcile, without a cap. The chunk must
-    have been read with the current version of the catalog.
+    """Add the amounts and visitors of a chunk to the target of the run. If this is the counter, the
+    amounts of keys beyond its cap go to the overflow key. If it is the sums of a reconcile, no cap
+    applies. The chunk must have been read with the current version of the catalog.
 
     Raises:
         RefusedMembers: the visitors of some lines cannot be counted; the exception has the labels
             and keys of these lines.
         BackfillError: an earlier reconcile has set days of a chunk that is to be added to the
-            counter, or no visitors of the counter can be counted.
+            counter; the counter does not count different visitors; or this installation lacks the
+            library to count them.
     """
     work, catalog = ahead.work, ahead.catalog
     if ahead.bucket.salts is not None:

@@ -109,7 +109,7 @@ class Correction:
     delete_missing: bool
 
     def buckets(self, session: Session, lock: str = "") -> DayBuckets:
-        """Read the current buckets of the counter's days. ``lock``: see :meth:`DayBuckets.read`."""
+        """Return the buckets of the counter's days. ``lock``: see :meth:`DayBuckets.read`."""
         return DayBuckets.read(session, self.counter, self.resolution, lock=lock)
 
     def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:

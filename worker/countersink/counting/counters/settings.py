@@ -1,5 +1,5 @@
-"""Settings of a counter (time zone, resolution, steps of retention, cap of keys, slots, `better`):
-limits, checks with their messages, and the SQL of a change. See ``breakdowns.py`` for dimensions.
+"""Settings of a counter (time zone, resolution, keep steps, cap of keys, slots, whether a rise is
+good): limits, checks with their messages, SQL of a change. ``breakdowns.py`` has dimensions.
 """
 
 from collections import Counter as Counts
