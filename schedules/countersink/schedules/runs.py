@@ -103,7 +103,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run: a row of the table ``job_run``, whose comments explain it. Times are naive UTC."""
+    """A run: columns of table ``job_run``, whose comments explain them. Times are naive UTC."""
 
     job: str
     planned_at: datetime

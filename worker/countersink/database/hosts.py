@@ -62,12 +62,13 @@ _silent: Final[dict[str, float]] = {}
 
 
 def why_read_only(variables: Mapping[str, str], ask: Ask) -> str:
-    """Return the reason why a server takes no writes; an empty text if it takes writes.
+    """Return the reason why countersink must not write to a server: it takes no writes, or its
+    group has several primaries. Return an empty text if it may.
 
     Args:
         variables: the values of the server's variables :data:`VARIABLES`.
         ask: a function that runs a query on the server. It is called at most once, and only if the
-            server is a member of a replication group.
+            server has the settings of a replication group and is not read-only.
     """
     for name in READ_ONLY:
         if is_on(variables.get(name, "OFF")):

@@ -16,4 +16,4 @@ class TableChanged(Conflict):
 
 
 class HiddenTriggers(Refused):
-    """A tracked table has triggers, but this user may not see them."""
+    """A tracked table has countersink's triggers, but this user may not see them."""

@@ -74,13 +74,13 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 async def number(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``GET /hit/{counter}/{key}.svg``: count a visit, unless the parameter ``count`` is 0,
     and return a badge that shows the total of the key. The badge shows a dash if the total cannot
-    be read. Where a visit was counted, it also shows a dash in place of each error of reading: no
-    right to see the total, or a busy server.
+    be read. Unless ``count`` is 0, it also shows a dash in place of each error of reading: no right
+    to see the total, or a busy server.
 
     Raises:
-        Problem: 422 the path is not valid. If a visit is to be counted, the problems of
-            :func:`_require_ingest` and :func:`accept`. If not, 403 the identity ``who`` may not see
-            the total; 503 as :func:`_may_see`, or too many requests wait.
+        Problem: 422 the path is not valid. Unless ``count`` is 0, the problems of
+            :func:`_require_ingest` and :func:`accept`. If it is 0, 403 the identity ``who`` may not
+            see the total; 503 as :func:`_may_see`, or too many requests wait.
     """
     given = request.scope["countersink.given"]
     counter, key = _counter_and_key(request)

@@ -275,7 +275,8 @@ class LiveStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         """Send the head and the events, and a comment after each :data:`HEARTBEAT_S` without an
-        event. Starlette calls this."""
+        event. End after :data:`LIFE_S`, or when the listener is no longer admitted. Starlette
+        calls this."""
         sent_at = time.monotonic()
         ends = sent_at + LIFE_S
         with suppress(TimeoutError):  # the listener stopped reading: the server disconnects it

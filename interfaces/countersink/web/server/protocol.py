@@ -471,7 +471,7 @@ class AnswerWriter:
             self._transport.write(head + data)
 
     def flush(self) -> None:
-        """Send the answer's head if it is kept, to be sent with the first part of the body."""
+        """Send the answer's head now if it was kept to be sent with the first part of the body."""
         if self._head:
             self.write(b"")
 

@@ -1,5 +1,6 @@
-"""Writes cells: adds amounts to ``counter_slot`` in one slot, posts their sums to the ledger, and
-adds members (visitors, say) to sketches. ``upsert`` does this for the rows of entries.
+"""Writes cells: ``CellWriter`` adds amounts to ``counter_slot`` in one slot, and posts their sums
+to the ledger; ``add`` also adds members (visitors, say) to sketches; ``upsert`` adds rows of
+entries.
 
 The caller begins the transaction, and has validated each row. (A value that the server refuses
 makes the whole transaction fail.) ``run_again`` repeats a transaction that failed for one of two

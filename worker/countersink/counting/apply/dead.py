@@ -2,7 +2,7 @@
 
 A dead letter is inserted in the transaction that inserts its entry's guard. So it exists exactly
 once, however often the entry is delivered. Its primary key is (entry_id, position); position -1 is
-the whole entry. Each reason and counter has room for ``MOST_ROWS`` and ``MOST_BYTES``; what is
+the whole entry. Each reason and counter has room for ``MOST_ROWS`` (see ``MOST_COUNTERS``); what is
 beyond is only counted (``dead_group``), but for the reasons in ``UNBOUNDED``.
 """
 
