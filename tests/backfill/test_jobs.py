@@ -18,6 +18,7 @@ from countersink.backfill import spans
 from countersink.backfill.count import read_ahead
 from countersink.backfill.count.reader_pool import ChildTask, ReaderPool
 from countersink.backfill.options import BackfillReport, Progress
+from countersink.logs.lines import BLOCK_BYTES
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -125,24 +126,74 @@ def test_three_children_read_all_of_it_and_it_counts_once(
     assert active_children() == []
 
 
+@pytest.fixture
+def by_size(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children read chunks of 800 lines, which are cut by their size."""
+    monkeypatch.setattr(read_ahead, "LINES", CHUNK)
+    monkeypatch.setattr(read_ahead, "MAX_LINES", 4 * CHUNK)
+    for module in spans, read_ahead:
+        monkeypatch.setattr(module, "BLOCK_BYTES", 1024)  # a short file has many
+
+
+def sizes_of(logs: Logs) -> list[int]:
+    """Lines of each chunk, in their order."""
+    found = logs.query("SELECT lines_read FROM backfill_chunk ORDER BY start_at")
+    return [size for (size,) in found]
+
+
+@pytest.mark.usefixtures("by_size")
 def test_children_have_long_chunks_which_get_shorter_at_the_end(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that all end at about one time; the thread, which reads alone, has short ones."""
-    monkeypatch.setattr(read_ahead, "LINES", CHUNK)
-    monkeypatch.setattr(read_ahead, "MAX_LINES", 4 * CHUNK)
     monkeypatch.setattr(read_ahead, "THREAD_CHUNKS", 3)
-    monkeypatch.setattr(spans, "BLOCK_BYTES", 1024)  # it knows where it is in a short file
-    lines = 40 * CHUNK
-    report = logs.add(logs.write("a.log", long_log(lines)), jobs=2)
+    lines, nonsense = 40 * CHUNK, {700, 2200, 2201, 7990}
+    content = long_log(lines).splitlines(keepends=True)
+    for number in sorted(nonsense):
+        content.insert(number - 1, b"nonsense\n")
+    rejects = logs.directory / "rejects"
+    report = logs.add(logs.write("a.log", b"".join(content)), jobs=2, rejects=rejects)
     assert (report.state, report.counted) == ("done", lines)
-    chunks = logs.query("SELECT lines_read FROM backfill_chunk ORDER BY start_at")
-    sizes = [size for (size,) in chunks]
+    sizes = sizes_of(logs)
     assert sizes[:3] == [CHUNK] * 3
-    assert sizes[3:6] == [4 * CHUNK] * 3
-    assert sizes[5:] == sorted(sizes[5:], reverse=True)
+    assert all(0.9 < size / (4 * CHUNK) < 1.1 for size in sizes[3:6])
     assert max(sizes[-4:]) <= 2 * CHUNK
+    # Each line has its number, though nobody counts lines before a chunk is read.
+    assert {number for _, number in rejects_in(rejects)} == nonsense
+    assert {one.line for one in logs.rejected()} == nonsense
+    rows = logs.query("SELECT first_line, next_line FROM backfill_chunk ORDER BY start_at")
+    assert [after for _, after in rows] == [*(first for first, _ in rows[1:]), report.lines + 1]
     assert logs.totals() == keys_of(lines)
+
+
+@pytest.mark.usefixtures("by_size")
+def test_no_chunk_has_too_many_lines_if_far_shorter_ones_than_before_follow(logs: Logs) -> None:
+    """Rejected, they would take much memory."""
+    lines, short = 10 * CHUNK, 200 * CHUNK
+    long = long_log(2 * lines).replace(b" - - [", b" - " + b"u" * 2000 + b" [")
+    middle = long.index(b"\n", len(long) // 2) + 1
+    content = long[:middle] + (b"-" * 19 + b"\n") * short + long[middle:]
+    report = logs.add(logs.write("a.log", content), jobs=2, max_rejects=short)
+    assert (report.state, report.counted, report.rejected) == ("done", 2 * lines, short)
+    most = 4 * CHUNK * read_ahead.EXCESS
+    assert 4 * CHUNK < max(sizes_of(logs)) < most + BLOCK_BYTES / 20 < short / 2
+    assert logs.totals() == keys_of(2 * lines)
+
+
+@pytest.mark.usefixtures("by_size")
+def test_the_lines_that_a_file_has_left_count_if_it_becomes_shorter_meanwhile(logs: Logs) -> None:
+    content = long_log(100 * CHUNK)
+    source, left = logs.write("a.log", content), 60 * CHUNK + 11
+    size = len(b"".join(content.splitlines(keepends=True)[:left]))
+
+    def cut_off(progress: Progress) -> None:
+        if progress.jobs and source.stat().st_size > size:
+            os.truncate(source, size + 5)
+
+    report = logs.add(source, jobs=2, on_progress=cut_off)
+    assert (report.state, report.counted) == ("failed", left)
+    assert "became shorter while it was read" in details(report)
+    assert logs.totals() == keys_of(left)
 
 
 def test_children_read_lines_by_the_directives_before_them(logs: Logs) -> None:

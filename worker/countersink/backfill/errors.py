@@ -15,6 +15,7 @@ The package catches these itself:
 ::
 
     RolledUpMeanwhile         a day was rolled up before all its keys were set
+    WrongCut                  a chunk that was cut by its size is not as expected
     Overtaken                 another process changed the source, or settings changed meanwhile
     SourceDiffers             the stored source changed, so the content may be another source
 """
@@ -64,6 +65,11 @@ class RolledUpMeanwhile(Exception):
     that lies partly in another day. The transaction that found this has changed nothing. Keys of
     the day that were set by earlier transactions keep their new totals. The message is the reason
     for users."""
+
+
+class WrongCut(Exception):
+    """A chunk that was cut by its size has far more lines than expected, or cannot be read to its
+    end. It must be read with its lines counted, by which it ends earlier."""
 
 
 class Overtaken(Exception):

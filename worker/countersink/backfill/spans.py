@@ -50,7 +50,7 @@ class Span:
         start, end: offsets of its first byte and of the byte after its last, uncompressed.
         first_line: number of its first line in the source, from 1.
         lines: number of newlines in the range, plus 1 if its last line has no newline.
-        digest: SHA-256 of its bytes; empty if it was not computed.
+        digest: SHA-256 of its bytes.
         open: True if its last record has no newline, since the source ends there.
         torn: True if that open record ends within quotes.
     """
@@ -153,7 +153,6 @@ class SpanReader:
         quoted: finds the ends of records that may contain newlines; None if each record is a line.
         end: known offset of the span's end; None to end it by the limits, or with the source.
         leave_open: True to leave out a last record without newline; ignored if ``end`` is given.
-        digested: True to compute the digest of the span; otherwise its digest is empty.
         max_lines, max_bytes: limits of the span: see :data:`LINES` and :data:`BYTES`.
 
     Attributes:
@@ -172,7 +171,6 @@ class SpanReader:
     quoted: Quoting | None = None
     end: int | None = None
     leave_open: bool = False
-    digested: bool = True
     max_lines: int = LINES
     max_bytes: int = BYTES
     _offset: int = field(init=False)
@@ -204,7 +202,7 @@ class SpanReader:
             end=self._offset,
             first_line=self.first_line,
             lines=self._lines + last.open,
-            digest=self._digest.digest() if self.digested else b"",
+            digest=self._digest.digest(),
             open=last.open,
             torn=last.torn,
         )
@@ -310,8 +308,7 @@ class SpanReader:
         if known."""
         if lines is None:
             lines = data.count(b"\n", 0, stop)
-        if self.digested:
-            self._digest.update(memoryview(data)[:stop])
+        self._digest.update(memoryview(data)[:stop])
         self._lines += lines
         self._line += lines
         self._offset += stop

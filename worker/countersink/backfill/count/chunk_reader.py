@@ -6,7 +6,7 @@ Lines are read piece by piece, while a ``SpanReader`` cuts the chunk into pieces
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
 from typing import Final
@@ -76,7 +76,7 @@ def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
     for piece in spans.pieces():
         if skipped:
             data, stop, lines = piece.data[skipped:], piece.stop - skipped, piece.lines - 1
-            piece = SpanPiece(piece.line + 1, data, stop, lines, open=piece.open, torn=piece.torn)
+            piece = replace(piece, line=piece.line + 1, data=data, stop=stop, lines=lines)
             skipped = 0
         yield piece
 
@@ -148,6 +148,15 @@ class ReadChunk:
     rejects: list[Rejected]
     samples: Samples
     members: Members = field(default_factory=dict)
+
+    def at_line(self, line: int) -> "ReadChunk":
+        """Return the chunk with ``line`` as the number of its first line. The lines of samples keep
+        their numbers, which matter in logs with directives only.
+        """
+        by = line - self.start.line
+        rejects = [replace(one, line=one.line + by) for one in self.rejects]
+        start, span = replace(self.start, line=line), replace(self.span, first_line=line)
+        return replace(self, start=start, span=span, rejects=rejects) if by else self
 
     def days(self, scheme: Scheme) -> set[date]:
         """Return the days, in the time zone of ``scheme``, to which amounts are added. An hour that

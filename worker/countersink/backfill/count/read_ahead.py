@@ -1,13 +1,14 @@
 """``ReadAhead`` reads the next chunks of a source while the caller commits the previous ones. A
 thread reads the first chunks (``THREAD_CHUNKS``), and child processes read the others.
 
-The parent process finds out where each chunk ends. A child opens a plain file itself. The bytes of
-a compressed source, or those of any source if there is no ``/proc``, are sent to the child. The
-child returns amounts, counts and samples.
+The parent process finds out where each chunk ends. If each record of a plain file is a line, this
+is the first newline after a number of bytes: the child opens the file itself, and counts the lines.
+The bytes of other sources are read by the parent, and sent to the child. The child returns amounts,
+counts and samples.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -26,10 +27,11 @@ from countersink.backfill.count.chunk_reader import (
 from countersink.backfill.count.chunks import NumberedLine, tally_of
 from countersink.backfill.count.reader_pool import ChildTask, ReaderPool
 from countersink.backfill.count.task import OpenSource, Work, reader_of
-from countersink.backfill.errors import BackfillError
+from countersink.backfill.errors import BackfillError, Unreadable, WrongCut
 from countersink.backfill.options import Recipe
 from countersink.backfill.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.counting.counters.catalog import Catalog, Scheme
+from countersink.logs.lines import BLOCK_BYTES
 from countersink.runtime.members import HASH_BYTES
 
 THREAD_CHUNKS: Final = 4
@@ -37,6 +39,9 @@ THREAD_CHUNKS: Final = 4
 than starting child processes, so the start pays for sources with more chunks."""
 MAX_LINES: Final = 524_288
 """Maximum of lines in a chunk, when the chunks before have few cells."""
+EXCESS: Final = 4
+"""A chunk that was cut by its size is cut anew if it has more than so many times the lines that it
+should have: they may take much memory."""
 CHUNK_CELLS: Final = 20_000
 """Number of cells that a chunk with more than :data:`LINES` lines should have."""
 BIG_FILE: Final = 128 * 1024 * 1024
@@ -49,20 +54,23 @@ class CutChunk:
     """A chunk for a child process to read.
 
     Attributes:
-        start: beginning of the chunk.
-        span: which bytes of the source it has: their offsets, lines and, if there is no ``file``,
-            digest.
+        start: beginning of the chunk; with a ``file``, its line is an estimate.
+        end: offset after its last byte.
+        file: the file from which the child reads the bytes; None if they are in ``pieces``.
+        most_lines: maximum of lines that the child may read from the ``file``.
+        span: the range of the bytes in ``pieces``; None with a ``file``.
+        pieces: the bytes themselves, cut at the ends of lines; empty with a ``file``.
         directives: the directives that apply at its beginning: lines of a W3C log that say how
             later lines are read.
-        file: the file from which the child reads the bytes; None if they are in ``pieces``.
-        pieces: the bytes themselves, cut at the ends of lines; empty if there is a ``file``.
     """
 
     start: Start
-    span: Span
-    directives: object
-    file: PlainFile | None
-    pieces: Sequence[SpanPiece] = field(repr=False)
+    end: int
+    file: PlainFile | None = None
+    most_lines: int = 0
+    span: Span | None = None
+    pieces: Sequence[SpanPiece] = field(default=(), repr=False)
+    directives: object = None
 
 
 @dataclass(slots=True)
@@ -119,6 +127,7 @@ class ReadAhead:
             Unreadable: the next bytes of the content cannot be read. All chunks before them were
                 returned.
             BackfillError: a child process was killed.
+            WrongCut: the next chunk must be cut anew: read on with a new instance.
             UnknownZone: a time zone is unknown on this machine.
         """
         self._submit_chunks()
@@ -126,13 +135,15 @@ class ReadAhead:
             if self._error is not None:
                 raise self._error
             return None
-        submitted = self._ready.popleft()
+        submitted, before = self._ready.popleft(), self._last
         if isinstance(submitted, ChildTask):
             self._cut_next()  # so that the idle child gets it at once
             self._last = submitted.result(self.work.stop)
             if self._last is None:
                 self._pool.end_processes()  # the run should stop, and they are still working
                 return None
+            if before is not None:
+                self._last = self._last.at_line(before.span.next_line)
         else:
             self._last, self.left_open = submitted.result(), self._spans.left_open
             if self._last is None or self.left_open:
@@ -206,15 +217,8 @@ class ReadAhead:
             self.work.watch.jobs = self._pool.jobs
 
     def _span_reader(
-        self,
-        start: Start,
-        end: int | None = None,
-        *,
-        digested: bool = True,
-        streamed: bool = True,
-        more_lines: int = 0,
+        self, start: Start, end: int | None = None, *, more_lines: int = 0
     ) -> SpanReader:
-        max_lines = more_lines or self.work.pace.max_lines
         return SpanReader(
             self.opened.content,
             start.offset,
@@ -222,10 +226,7 @@ class ReadAhead:
             quoted=self.opened.reader.quoted,
             end=end,
             leave_open=self.opened.leave_open,
-            digested=digested,
-            max_lines=max_lines,
-            # A chunk that is read while it is cut is not kept in memory.
-            max_bytes=BYTES * max(1, max_lines // LINES if streamed else 1),
+            max_lines=more_lines or self.work.pace.max_lines,
         )
 
     def _read_by_thread(
@@ -243,28 +244,48 @@ class ReadAhead:
         """Find the end of the next chunk, and keep the chunk until a child process is free. Do
         nothing if a chunk is kept already.
         """
-        if self._cut is not None or self._ended:
+        if self._cut is not None or self._ended or self._cut_by_size():
             return
         reader, start = self.opened.reader, self.start
         directives, pieces = reader.directives(start.line), list[SpanPiece]()
-        file = self.opened.content.plain_file()
-        plain = file is not None
-        spans = self._span_reader(
-            start, digested=not plain, streamed=plain, more_lines=self._more_lines
-        )
+        spans = self._span_reader(start, more_lines=self._more_lines)
         try:
             for piece in pieces_from(spans, start):
                 reader.note_directives(piece.line, piece.data, piece.stop)
-                if file is None:
-                    pieces.append(piece)
+                pieces.append(piece)
         except BackfillError as error:
             self._error, self._ended = error, True  # raised once all chunks before are counted
             return
         self.left_open, span = spans.left_open, spans.span
         self._ended = span is None or self.left_open
         if span is not None:
-            self._cut = CutChunk(start, span, directives, file, pieces)
+            self._cut = CutChunk(start, span.end, None, 0, span, pieces, directives)
             self.start = Start.after(span)
+
+    def _cut_by_size(self) -> bool:
+        """Keep the next chunk of a plain file, for a child process to read from the file. It ends
+        with the first newline after as many bytes as the lines that it should have most likely
+        take. Return False if it must be cut by reading it: records may contain newlines, there are
+        directives, the density of lines is unknown, or the file ends soon or cannot be read.
+        """
+        content, start, last = self.opened.content, self.start, self._last
+        file, reader = content.plain_file(), self.opened.reader
+        if not (file and last and self._more_lines) or reader.quoted is not None:
+            return False
+        if reader.directives(start.line) is not None:
+            return False
+        density = last.counts.size_bytes / max(1, last.counts.lines)
+        size = int(min(self._more_lines * density, BYTES * MAX_LINES / LINES))
+        try:
+            data = content.read_at(BLOCK_BYTES, start.offset + size)
+        except Unreadable:
+            return False
+        end = start.offset + size + data.find(b"\n") + 1
+        if b"\n" not in data or content.offset >= content.size:
+            return False
+        self._cut = CutChunk(start, end, file, EXCESS * self._more_lines)
+        self.start = Start(offset=end, line=start.line + self._more_lines)
+        return True
 
 
 def _read_in_child(
@@ -279,14 +300,25 @@ def _read_in_child(
     """Read a chunk in a child process, and return the results of its lines. The first four
     arguments are those of ``reader_of``; the others: see ``read_chunk``. ``cut`` is the chunk.
     """
-    reader, start, end = _reader(recipe, counter, scheme, head), cut.start, cut.span.end
-    reader.set_directives(start.line, cut.directives)
+    reader, start = _reader(recipe, counter, scheme, head), cut.start
     if cut.file is None:
+        reader.set_directives(start.line, cut.directives)
         return read_chunk(cut.pieces, lambda: cut.span, start, reader, bucket, scope=scope)
-    with cut.file.open() as content:
-        spans = SpanReader(content, start.offset, start.line, quoted=reader.quoted, end=end)
-        pieces = pieces_from(spans, start)
-        return read_chunk(pieces, lambda: spans.span, start, reader, bucket, scope=scope)
+    try:
+        with cut.file.open() as content:
+            spans = SpanReader(content, start.offset, start.line, end=cut.end)
+            pieces = _up_to(start.line + cut.most_lines, spans.pieces())
+            return read_chunk(pieces, lambda: spans.span, start, reader, bucket, scope=scope)
+    except Unreadable as error:
+        raise WrongCut from error
+
+
+def _up_to(last_line: int, pieces: Iterable[SpanPiece]) -> Iterator[SpanPiece]:
+    """Iterate over pieces. Raise WrongCut at a piece that begins after ``last_line``."""
+    for piece in pieces:
+        if piece.line > last_line:
+            raise WrongCut
+        yield piece
 
 
 _reader = lru_cache(maxsize=2)(reader_of)

@@ -2,6 +2,7 @@
 source's report and notices for users."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from countersink.backfill.errors import (
     RunEnded,
     SourceDiffers,
     TooManyRejects,
+    WrongCut,
 )
 from countersink.backfill.history import LineCounts
 from countersink.backfill.options import SourceReport
@@ -147,7 +149,8 @@ class _SourceCount:
             if source.read_to > self._known_to:
                 self._verify(source)
                 continue
-            with self._read_ahead(self._start(source)) as ahead:
+            complete = False
+            with suppress(WrongCut), self._read_ahead(self._start(source)) as ahead:
                 complete = all(self._count(ahead, found) for found in iter(ahead.next, None))
             if complete:
                 if ahead.left_open and not self._work.stop():
