@@ -181,16 +181,21 @@ def test_no_chunk_has_too_many_lines_if_far_shorter_ones_than_before_follow(logs
 
 
 @pytest.mark.usefixtures("by_size")
-def test_the_lines_that_a_file_has_left_count_if_it_becomes_shorter_meanwhile(logs: Logs) -> None:
+@pytest.mark.parametrize("chunks", [2, 60])
+def test_the_lines_that_a_file_has_left_count_if_it_becomes_shorter_meanwhile(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, chunks: int
+) -> None:
+    """Within the first chunk of a child, or where nothing is cut yet."""
     content = long_log(100 * CHUNK)
-    source, left = logs.write("a.log", content), 60 * CHUNK + 11
-    size = len(b"".join(content.splitlines(keepends=True)[:left]))
+    source, left = logs.write("a.log", content), chunks * CHUNK + 11
+    size, submit = len(b"".join(content.splitlines(keepends=True)[:left])), ReaderPool.submit
 
-    def cut_off(progress: Progress) -> None:
-        if progress.jobs and source.stat().st_size > size:
-            os.truncate(source, size + 5)
+    def cut_off(pool: ReaderPool, task: Callable[[], object]) -> ChildTask:
+        os.truncate(source, size + 5)
+        return submit(pool, task)
 
-    report = logs.add(source, jobs=2, on_progress=cut_off)
+    monkeypatch.setattr(ReaderPool, "submit", cut_off)
+    report = logs.add(source, jobs=2)
     assert (report.state, report.counted) == ("failed", left)
     assert "became shorter while it was read" in details(report)
     assert logs.totals() == keys_of(left)
