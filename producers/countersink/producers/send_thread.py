@@ -184,8 +184,8 @@ class SendThread(WorkThread):
         return self._reported - before
 
     def _cause(self) -> str:
-        """Return the reason why memory was full, as a text for the log: the last error of Redis, or
-        that increments came too fast; and the error of the spool, if it has one.
+        """Return the reason why memory was full, as a text for the log: that increments came too
+        fast, if Redis can be used now; else its last error. The spool's error, if any, is added.
         """
         redis = self._link.last_error or "Redis has not answered yet"
         if self._link.usable:

@@ -201,8 +201,8 @@ def key_bytes(key: str) -> bytes:
     255 bytes is cut.
 
     Raises:
-        ValueError: ``key`` holds a lone surrogate that :func:`key_text` does not make from any
-            byte.
+        ValueError: ``key`` holds a lone surrogate other than U+DC80 to U+DCFF, which stand for
+            bytes that are not UTF-8 (see :func:`key_text`).
     """
     return cut_bytes(text_bytes(key))
 
@@ -212,8 +212,8 @@ def stored_form(key: str) -> str:
     more than 255 bytes is cut.
 
     Raises:
-        ValueError: ``key`` holds a lone surrogate that :func:`key_text` does not make from any
-            byte.
+        ValueError: ``key`` holds a lone surrogate other than U+DC80 to U+DCFF, which stand for
+            bytes that are not UTF-8 (see :func:`key_text`).
     """
     return key_text(key_bytes(key))
 
@@ -223,8 +223,8 @@ def text_bytes(text: str) -> bytes:
     :func:`key_text`.
 
     Raises:
-        ValueError: ``text`` holds a lone surrogate that :func:`key_text` does not make from any
-            byte.
+        ValueError: ``text`` holds a lone surrogate other than U+DC80 to U+DCFF, which stand for
+            bytes that are not UTF-8 (see :func:`key_text`).
     """
     return text.encode("utf-8", "surrogateescape")
 

@@ -106,7 +106,8 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
     """Return the reader of a source that is not CSV. See :func:`make_reader` for ``begins``.
 
     Raises:
-        ValueError: the recipe is invalid: see :func:`check`.
+        ValueError: the recipe's format, fields, key, envelope or time zone are invalid;
+            :func:`check` finds what else is wrong with a recipe.
     """
     times, amounts = recipe.times, None
     if recipe.decimal_point or recipe.thousands:

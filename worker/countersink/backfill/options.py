@@ -105,7 +105,8 @@ class Recipe:
 
     def described(self) -> str:
         """Return the options that differ from their defaults, as they are written on the command
-        line; ``(none)`` if there are none. The values ``auto`` and ``log-format`` are left out.
+        line; ``(none)`` if there are none. Options with the values ``auto`` and ``log-format`` are
+        left out.
         """
         words: list[str] = []
         for one in fields(self):

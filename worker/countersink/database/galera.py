@@ -289,8 +289,8 @@ def _check_writer(
 
 
 def _is_other(found: tuple[str, str] | None, node: Node) -> bool:
-    """Return whether there is a writer (``found``: its UUID and address) and it is not ``node``. (A
-    restart changes a UUID, but no address.)"""
+    """Return whether there is a writer (``found``: its UUID and address) that is not ``node``: both
+    UUID and address differ. A restarted node has a new UUID and its old address."""
     return found is not None and found[0] != node.name and found[1] != (node.address or None)
 
 

@@ -175,7 +175,8 @@ class TrackedTables:
         return replace(done, tracked=self._of_counter(name))
 
     def check(self, session: Session, tracked: TrackedTable) -> builtins.list[RowDifference]:
-        """Return the problems of a tracked table: see :func:`countersink.row_counts.check.check`.
+        """Return the problems of a tracked table, such as changed triggers or a wrong count: see
+        :func:`countersink.row_counts.check.check`, also for errors.
 
         Args:
             session: a session at REPEATABLE READ, outside a transaction.

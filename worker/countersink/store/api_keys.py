@@ -190,7 +190,7 @@ def insert(
     Args:
         session: a session.
         name, scopes, counters, expires, max_counters: as for :func:`create`, but not checked. A
-            link has the scope ``share``, and names in place of patterns.
+            link has the scope ``share``; its ``counters`` are names of counters, not patterns.
         parent: id of the key that creates a link; empty if there is none.
         board: name of the board that a link shows; empty if it shows one counter.
         condition: the SQL condition, such as that no valid key exists.

@@ -261,12 +261,12 @@ class EventBuffer:
             return self._fold_chunk(limit)
 
     def fold_all(self, allowed: Callable[[], int] = lambda: ALL_CHUNK) -> None:
-        """Fold all events that are present when the call begins. Then add the increments passed to
-        :meth:`refuse` to :attr:`dropped`.
+        """Fold all events that are present when the call begins. Then add the number of increments
+        that were passed to :meth:`refuse` to :attr:`dropped`.
 
         Args:
             allowed: a function that returns how many events may be folded now; called repeatedly.
-                It may wait for room first."""
+                It may wait until memory has room for more rows."""
         room = 0
         for fold, present in self._kinds():
             # Counted at the beginning: callers may add events faster than they are folded.

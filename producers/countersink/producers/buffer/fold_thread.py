@@ -210,8 +210,8 @@ class FoldThread(Thread):
             self._rows_waiting()
 
     def _adapt(self, count: int, seconds: float) -> None:
-        """Choose the number of events that are folded at a time, so that folding them takes
-        ``HOLD_SECONDS``. This number depends on how many different keys they have.
+        """Move the number of events that are folded at a time half-way to the number that takes
+        ``HOLD_SECONDS``, within its limits. It depends on how many different keys they have.
 
         Args:
             count: number of events that were folded last.

@@ -62,7 +62,7 @@ class Source:
         return scope_of(self.counter, self.truth_of, self.name)
 
     def after(self, chunk: Chunk, head: bytes) -> "Source":
-        """Return the source with the values that it has if ``chunk`` is its last chunk.
+        """Return the source's row as it is once ``chunk`` is its last chunk.
 
         Args:
             chunk: the chunk.
