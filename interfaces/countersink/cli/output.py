@@ -187,8 +187,8 @@ def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
     """Return the width of each column that is shown, by its number. ``texts`` are the texts of each
-    column. If the table is wider than the terminal, wide columns become narrower: down to 20
-    characters or, except for keys, to their longest word if that is wider. If that is not enough,
+    column. If the table is wider than the terminal, wide columns become narrower, but not narrower
+    than 20 characters, nor, except for keys, than their longest word. If that is not enough,
     columns marked ``-`` are left out, the last one first. If stdout is no terminal, only columns of
     keys are limited (``_PIPED_KEY``)."""
     widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}

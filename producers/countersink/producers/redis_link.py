@@ -94,8 +94,8 @@ class RedisLink:
         return self.usable
 
     def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Send parcels, whose ``at`` must be set; return those that Redis has stored. Never raises
-        if Redis fails: if :func:`deliver` raises, all become ``in_doubt``, and the result is []."""
+        """Send parcels, whose ``at`` (time of the first attempt) is set. Return those that Redis
+        has stored. If :func:`deliver` raises, all become ``in_doubt``, and the result is []."""
         client = self._client
         if client is None:
             return []

@@ -235,7 +235,7 @@ class ClusterClient(redis.Redis):
             nodes.lost.pop(address, None)
 
     def asked_for(self, key: str) -> AbstractContextManager[redis.Redis]:
-        """Return a context manager as :meth:`asked` does, for the master that serves ``key``.
+        """Return the context manager of :meth:`asked` for the master that serves ``key``.
 
         Raises:
             redis.RedisError: the key's hash slot has no master, or no node returned the topology.

@@ -99,7 +99,7 @@ class Readers:
 
     @property
     def waiting(self) -> int:
-        """The number of deliveries that are not acknowledged and not in the loop's batch."""
+        """The number of delivered entries, neither acknowledged nor in the loop's batch."""
         return sum(reader.unacknowledged for reader in self._readers.values())
 
     @property
@@ -312,7 +312,7 @@ class _Reader:
 
     @property
     def unacknowledged(self) -> int:
-        """The number of deliveries that are not acknowledged and not in the loop's batch."""
+        """The number of delivered entries, neither acknowledged nor in the loop's batch."""
         return self.intake.waiting + self.to_acknowledge
 
     def applied(self) -> None:

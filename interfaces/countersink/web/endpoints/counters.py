@@ -96,7 +96,7 @@ _PARAMETERS: Final = (
 
 
 async def counters(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/counters`` with a page of the counters that the key may name, and totals."""
+    """Answer ``GET /v1/counters`` with a page of the API key's counters, each with its totals."""
     given = request.scope["countersink.given"]
     sort, pending, change = given["sort"], given["include_pending"], int(given["change"] or 0)
     order = (sort, change or CHANGES[0]) if sort == "change" else (sort,)

@@ -222,7 +222,8 @@ def _edge(text: str) -> date:
     """Return the day (date) or the time with UTC offset (datetime) in a text: ``from`` or ``to``.
 
     Raises:
-        ValueError: the text is neither, or a range may not begin or end then: no whole minute, say.
+        ValueError: the text is neither, or no range may begin or end at that time, since it is not
+            a whole minute or out of bounds.
     """
     edge = read_edge(text.replace(" ", "+"))  # an unencoded `+` of a query is decoded as a space
     check_range(edge, None)

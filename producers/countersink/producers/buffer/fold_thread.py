@@ -211,7 +211,7 @@ class FoldThread(Thread):
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Move the number of events that are folded at a time half-way to the number that takes
-        ``HOLD_SECONDS``, within its limits. It depends on how many different keys they have.
+        ``HOLD_SECONDS``, within its limits. Events with many different keys take longer.
 
         Args:
             count: number of events that were folded last.

@@ -99,7 +99,7 @@ class RowBuffer:
 
     def fuller_than(self, part: float, unfolded: int) -> bool:
         """Return whether more than the fraction ``part`` of the bytes or of the rows that memory
-        may hold is in use. ``unfolded``, a number of events, counts in bytes: as so many rows."""
+        may hold is in use. Each of the ``unfolded`` events counts as the bytes of one row."""
         memory = self.held_bytes + unfolded * ROW_BYTES
         return memory > part * self._max_bytes or self.held > part * self._limit
 

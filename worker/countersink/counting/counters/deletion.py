@@ -277,9 +277,9 @@ def delete_counter(
 
 def removed_breakdowns(session: Session, counter: str | None = None) -> list[str]:
     """Return the names of the breakdowns that were removed from the settings of a counter, or of
-    all counters if ``counter`` is None: the caller deletes them by :func:`delete_counter`. After
-    this first deletion applications may go on counting in a breakdown for a minute, so from ten
-    minutes later on its name is returned again, until a second deletion has deleted its last row.
+    all counters if ``counter`` is None: the caller deletes them by :func:`delete_counter`. For a
+    minute after this deletion, applications may still count in a breakdown. So its name is returned
+    again, ten minutes after the first deletion, until a second one has deleted all its rows.
     """
     found = session.query(
         "SELECT name FROM counter WHERE breakdown_of = COALESCE(%s, breakdown_of)"
