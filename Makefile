@@ -26,7 +26,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak campaign up docs clean lock release
+.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench growth soak campaign up docs clean lock release
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -84,6 +84,9 @@ mutations: install ## makes mistakes in the core, one by one, and names those th
 bench: install .venv/.complete-peers ## the benchmarks, in some 40 minutes; writes benchmarks/results.json and the figures of the documents
 	@scripts/servers.sh --bench
 	@$(BIN)/python -m benchmarks $(ARGS) && $(BIN)/python -m benchmarks.figures
+
+growth: install ## many keys, counters and rows on SERVER=mariadb|mysql, in some 35 minutes; 40 GB of disk; writes benchmarks/growth.json and docs/scale.md
+	@$(BIN)/python -m benchmarks.growth --server $(SERVER) $(ARGS) && $(BIN)/python -m benchmarks.growth --report
 
 .venv/.complete-peers: .venv/.complete
 	@scripts/venv.sh peers

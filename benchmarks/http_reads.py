@@ -216,8 +216,8 @@ class HttpReads:
 class Client:
     """One connection that stays open; after :meth:`close` the next question opens another."""
 
-    def __init__(self, port: int, key: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    def __init__(self, port: int, key: str, *, timeout: float = 120) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         self._headers = {"Authorization": f"Bearer {key}"}
 
     def ask(self, path: str) -> bytes:

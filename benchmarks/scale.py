@@ -134,7 +134,8 @@ def generated(results: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _table(head: list[str], lines: Iterator[list[str]]) -> str:
+def table(head: list[str], lines: Iterator[list[str]]) -> str:
+    """Return a table in Markdown."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -159,7 +160,7 @@ def _constants(found: Mapping[str, Any], per_event_us: float) -> str:
                 texts = ["" if each is None else f"{each:,.1f}" for each in figures]
                 yield [f"{unit}, {server}", *texts]
 
-    return "CPU time and bytes:\n\n" + _table(["of", *names.values()], lines())
+    return "CPU time and bytes:\n\n" + table(["of", *names.values()], lines())
 
 
 def _sizes(constants: Constants, per_event_us: float) -> str:
@@ -186,7 +187,7 @@ def _sizes(constants: Constants, per_event_us: float) -> str:
                 f"{of.binlog_bytes * DAY / 1e9:,.1f} GB",
             ]
 
-    return "What some loads take, with MariaDB:\n\n" + _table(head, lines())
+    return "What some loads take, with MariaDB:\n\n" + table(head, lines())
 
 
 def _measured(constants: Constants, rows: Mapping[str, Any], per_event_us: float) -> str:
@@ -211,7 +212,7 @@ def _measured(constants: Constants, rows: Mapping[str, Any], per_event_us: float
             f"{distinct['per_second']:,}",
         ]
 
-    return "The model against what was measured:\n\n" + _table(
+    return "The model against what was measured:\n\n" + table(
         ["row of the benchmarks", "model", "measured"], lines()
     )
 
@@ -226,7 +227,7 @@ def _clusters(rows: list[dict[str, Any]]) -> str:
                 figures = [f"{cpu[name]:.2f}" for name in ("worker", "redis", "mysql")]
                 yield [f"`{row['name']}`", f"{row['rows_per_second']:,}", *figures]
 
-    return "A backlog, applied by more and more workers:\n\n" + _table(head, lines())
+    return "A backlog, applied by more and more workers:\n\n" + table(head, lines())
 
 
 def page(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,8 @@ MYSQL_OPTIONS: Final = (
 )
 """Durable commits, and a buffer pool that holds the benchmarks' tables; the rest is as shipped."""
 APPENDFSYNC: Final = "everysec"
+RESTART_SECONDS: Final = 600.0
+"""How long a database server with a large buffer pool may take to stop, and to start."""
 
 
 class Site:
@@ -54,6 +56,11 @@ class Site:
         finally:
             self._execute(f"DROP DATABASE {name}")
             self._empty_redis()
+
+    def restart_database(self) -> None:
+        """Restart the database server, which writes all changed pages before it stops."""
+        self._mysql.stop_timeout = self._mysql.start_timeout = RESTART_SECONDS
+        self._mysql.restart()
 
     @contextlib.contextmanager
     def redis_client(self) -> Iterator[redis.Redis]:
@@ -103,13 +110,16 @@ def why_unavailable(kind: Kind) -> str | None:
 
 
 @contextlib.contextmanager
-def open_site(directory: Path, kind: Kind) -> Iterator[Site]:
-    """Start the servers in ``directory``, and stop them at the end.
+def open_site(
+    directory: Path, kind: Kind, options: Sequence[str] = MYSQL_OPTIONS
+) -> Iterator[Site]:
+    """Start the servers in ``directory``, and stop them at the end; ``options`` are those of the
+    database server.
 
     Raises ServerMissing, ServerFailed.
     """
     with (
         RedisServer(directory / "redis", appendfsync=APPENDFSYNC) as redis_server,
-        MySQLServer(directory / kind, kind=kind, extra=MYSQL_OPTIONS) as mysql_server,
+        MySQLServer(directory / kind, kind=kind, extra=options) as mysql_server,
     ):
         yield Site(redis_server, mysql_server, directory)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 import redis
 
-from benchmarks import scale
+from benchmarks import growth, scale
 from countersink.database.connection import connect
 from countersink.database.migrate import migrate
 from countersink.producers import Producer
@@ -52,6 +52,10 @@ BURST = 20
 
 def test_the_sizes_are_those_that_the_benchmarks_give() -> None:
     assert scale.page(scale.PAGE.read_text("utf-8")) == scale.PAGE.read_text("utf-8")
+
+
+def test_the_growth_is_that_which_was_measured() -> None:
+    assert growth.page(scale.PAGE.read_text("utf-8")) == scale.PAGE.read_text("utf-8")
 
 
 class Traffic:
