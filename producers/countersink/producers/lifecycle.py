@@ -308,7 +308,7 @@ def _handler(number: int) -> Any:
 
 
 def _caught_in_c(number: int) -> bool:
-    """Whether C code (such as uWSGI) handles a signal that Python does not; False if unknown."""
+    """Whether the process has a handler for a signal, Python's or of C code; False if unknown."""
     try:
         with open("/proc/self/status", "rb") as status:
             caught = next(line for line in status if line.startswith(b"SigCgt:"))

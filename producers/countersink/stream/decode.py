@@ -60,9 +60,9 @@ class Decoded:
 
     Attributes:
         id: the entry id for the guard row and the acknowledgement, 32 hex digits in lower case.
-        at: the time of the first attempt to send, in Unix ms, from the field ``at``. It is the time
-            of the stream id where ``v``, ``id``, ``at`` or ``rows`` is missing, or one of the
-            first three is bad.
+        at: the time of the first attempt to send, in Unix ms, from the entry's field ``at``. If the
+            field ``at`` or ``rows`` is missing, or ``v``, ``id`` or ``at`` is bad, it is the time
+            in the stream id.
         rows: the good rows.
         bad: the bad rows. If the entry is bad as a whole, one item for all of it; then there are no
             good rows.

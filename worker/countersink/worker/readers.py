@@ -163,8 +163,8 @@ class Readers:
         self._chore_due.set()
 
     def leave(self, brief_client: redis.Redis) -> None:
-        """End the threads, which delete their consumers. Batches not applied yet stay pending.
-        ``brief_client`` is not used."""
+        """End the threads, within a second if they can. Each deletes its consumer, unless its batch
+        was not applied: these entries stay pending. ``brief_client`` is not used."""
         self._crew.released.set()
         self._chore_due.set()
         for reader in self._readers.values():

@@ -472,7 +472,7 @@ def _of_target(groups: tuple[str, ...], undo: Callable[..., str]) -> dict[str, A
 def _joined(undo: Undo, path: bytes, query: bytes = b"") -> str:
     """Return the request target that consists of a path and a query. The query may begin with
     ``?``; it is left out if it is empty or ``-``. ``undo`` decodes the escapes of the log. Raises
-    ``Malformed`` if the path is malformed."""
+    ``Malformed`` if the path is empty or ``-``."""
     target, rest = undo(path), undo(query).removeprefix("?")
     return check_target(target) if rest in ("", "-") else f"{check_target(target)}?{rest}"
 

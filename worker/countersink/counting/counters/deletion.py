@@ -279,7 +279,7 @@ def removed_breakdowns(session: Session, counter: str | None = None) -> list[str
     """Return the names of the breakdowns that were removed from the settings of a counter, or of
     all counters if ``counter`` is None: the caller deletes them by :func:`delete_counter`. For a
     minute after this deletion, applications may still count in a breakdown. So its name is returned
-    again, ten minutes after the first deletion, until a second one has deleted all its rows.
+    again, ten minutes after the first deletion, until a second one has deleted its ``counter`` row.
     """
     found = session.query(
         "SELECT name FROM counter WHERE breakdown_of = COALESCE(%s, breakdown_of)"

@@ -76,9 +76,9 @@ def _verify(url: str, counter: str | None, table: str | None) -> Verified:
 
 
 def _repair(url: str, found: Verified) -> RepairResult:
-    """Repair each counter of a tracked table that differs according to ``found``, and return the
-    result. Counters that cannot be repaired are in ``failed`` of the result, and the others are
-    repaired all the same.
+    """Repair each counter of a tracked table that has a wrong total or wrong triggers according to
+    ``found``, and return the result. Counters that cannot be repaired are in ``failed`` of the
+    result, and the others are repaired all the same.
 
     Raises:
         Unavailable: MySQL does not answer.
