@@ -29,7 +29,6 @@ from countersink.database.sessions import open_tables
 from countersink.database.sql import BACKFILL_SLOTS
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
-from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from tests.backfill.helpers import (
     COUNTER,
@@ -44,6 +43,7 @@ from tests.backfill.helpers import (
 )
 from tests.counting.visitors.sightings import hashed, salt_at, seen_entry, unions
 from tests.support.examples import MANY
+from tests.support.roll_up import roll_up
 from tests.support.sketches import registers, sketch_of
 
 HOST_AND_AGENT = ("host", "agent")

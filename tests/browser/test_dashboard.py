@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from countersink.database.sessions import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.web.http import answers
 from tests.browser.chromium import UNLOADED, Look, looking, routed, row
 from tests.browser.filled import fill_keys
+from tests.support.roll_up import roll_up
 from tests.support.waiting import eventually
 from tests.web.serving import Web
 

@@ -15,9 +15,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from tests.browser.axe import faults
 from tests.browser.chromium import Look
+from tests.support.roll_up import roll_up
 from tests.web.serving import Web
 
 ZONE = ZoneInfo("Asia/Kolkata")

@@ -13,10 +13,10 @@ from playwright.sync_api import Locator, Page, expect
 
 from countersink.database.connection import connect
 from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from tests.browser.axe import faults
 from tests.browser.chromium import Look
 from tests.support.examples import MANY
+from tests.support.roll_up import roll_up
 from tests.web.serving import Web
 
 LATER_MS = 12_000

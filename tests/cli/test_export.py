@@ -13,10 +13,10 @@ import pytest
 
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
-from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from tests.cli.command import Result, Servers, one_sentence
 from tests.support.oracle import Oracle
+from tests.support.roll_up import roll_up
 
 EVENTS = [
     ("views", "/a", 5, "2026-10-31"),

@@ -27,11 +27,11 @@ from countersink.database.errors import StoreError
 from countersink.reads import Reads
 from countersink.runtime.dimensions import check_dimensions
 from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.reads.test_windows import HOURLY, ODD, midnight, same_minute
 from tests.support.examples import MANY
+from tests.support.roll_up import roll_up
 from tests.support.traffic import now_minute, now_ms, send
 from tests.web.serving import Web, serving
 

@@ -23,11 +23,11 @@ from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Last, Selection
 from countersink.database.sql import unix_seconds
 from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.support.asking import Asking, exported
 from tests.support.examples import examples
+from tests.support.roll_up import roll_up
 from tests.support.traffic import now_minute, now_ms, send
 
 KEYS = ("", "a", "a ", "ä", "/page")

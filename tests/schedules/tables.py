@@ -10,11 +10,11 @@ from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.applier import Applier
 from countersink.database.sql import label_of
 from countersink.schedules.jobs.move import PassDone, open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from tests.support.entries import entry
 from tests.support.ledger import checksum, held, posted
 from tests.support.oracle import connect
+from tests.support.roll_up import roll_up
 
 MAX = 2**63 - 1
 MIN = -(2**63)

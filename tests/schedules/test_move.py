@@ -18,10 +18,10 @@ from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import Moved, Mover, move, open_tables
 from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Wider, next_part
-from countersink.schedules.jobs.retention import roll_up
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
 from tests.support.entries import says
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+from tests.support.roll_up import roll_up
 
 APRIL = int(datetime(2020, 4, 1, tzinfo=UTC).timestamp())
 MARCH = Wider(month_label(date(2020, 3, 1)), APRIL, 0)

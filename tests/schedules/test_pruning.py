@@ -1,5 +1,6 @@
 """Pruning: what is forgotten is never counted again, and nothing that waits is refused for it."""
 
+import inspect
 import os
 from dataclasses import replace
 from datetime import timedelta
@@ -364,3 +365,29 @@ def add_run(session: Session, ago: timedelta, state: str) -> None:
         " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s SECOND, UTC_TIMESTAMP(3), %s)",
         (f"job {state}", round(ago.total_seconds()), state),
     )
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_stop_while_others_hold_a_removed_breakdown_is_a_stop(
+    context: Context, session: Session
+) -> None:
+    with Store(context.mysql_url) as store:
+        store.counters.set("views", dimensions=["page"], breakdowns=["page"])
+    Applier(context.mysql_url, slot=1).apply(
+        [entry([(0, "views", (("page", "/a"),), minute(), 7)])]
+    )
+    session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = 'views'")
+    asked: list[str] = []
+
+    def stop() -> bool:
+        """Only the pause asks after a conflict."""
+        paused = any(each.function == "pause" for each in inspect.stack())
+        asked.extend(["pause"] * paused)
+        return bool(asked)
+
+    with connect(context.mysql_url) as holder, holder.transaction():
+        holder.query("SELECT 1 FROM counter_slot WHERE counter = 'views#1' FOR UPDATE")
+        done = retention.prune(replace(context, stop=stop))
+    assert asked
+    assert not done.finished
+    assert done.detail.endswith("runs deleted; stopped early, the next run goes on")

@@ -18,10 +18,10 @@ from countersink.counting.apply.applier import Applied, Applier
 from countersink.database.session import Session
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from tests.support.app_connection import Connection
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request, Rule
+from tests.support.roll_up import roll_up
 from tests.support.waiting import eventually
 
 T = TypeVar("T")

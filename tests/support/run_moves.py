@@ -6,7 +6,7 @@ from typing import Any
 
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
-from countersink.schedules.jobs.retention import roll_up
+from tests.support.roll_up import roll_up
 
 
 def move(what: str, mysql_url: str, rows: int = 2000) -> PassDone:

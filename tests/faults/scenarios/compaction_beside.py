@@ -14,13 +14,13 @@ from countersink.schedules.errors import RunStopped
 from countersink.schedules.jobs import Context, retention
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
 from tests.faults.scenarios.compaction import LEDGER, TOTALS, count_in_app, totals
 from tests.faults.stage import Stage
 from tests.support.entries import beside, entry
 from tests.support.oracle import Oracle, connect
+from tests.support.roll_up import roll_up
 from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, day_of
 from tests.support.waiting import eventually
 

@@ -6,9 +6,9 @@ from datetime import date, timedelta
 from functools import partial
 
 from countersink.database.sessions import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from tests.cli.command import call
 from tests.support.app_connection import open_app
+from tests.support.roll_up import roll_up
 from tests.web.endpoints.test_totals import count, document, refused, rows
 from tests.web.serving import Web
 

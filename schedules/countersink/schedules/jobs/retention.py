@@ -19,7 +19,6 @@ sent again, nothing may show whether it was applied: then it becomes a dead lett
 """
 
 import time
-from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -32,19 +31,14 @@ from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_
 from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
 from countersink.database.connection import LOCK_WAIT
 from countersink.database.errors import Conflict
-from countersink.database.session import Connect, Session, rerun
+from countersink.database.session import Session, rerun
 from countersink.database.sessions import open_tables
 from countersink.database.sql import NOW_MS, datetime_of, width_number
 from countersink.runtime.retry import Pace
 from countersink.runtime.texts import plural
 from countersink.schedules.errors import Outdated, RunStopped
 from countersink.schedules.jobs import Context, JobOutcome, move
-from countersink.schedules.jobs.compaction import (
-    CompactOptions,
-    Pass,
-    scheduled,
-)
-from countersink.schedules.jobs.move import PassDone
+from countersink.schedules.jobs.compaction import Pass, scheduled
 from countersink.schedules.jobs.ranges import Wider, finer_buckets
 from countersink.stream import progress
 from countersink.stream.connection import connect, earliest_us
@@ -56,37 +50,12 @@ _TOGETHER: Final = 512
 use ranges of the index."""
 
 
-def roll_up(
-    connect: Connect,
-    *,
-    rows: int = 2000,
-    stop: Callable[[], bool] = lambda: False,
-) -> PassDone:
-    """Make one pass that rolls up all that is due, at full speed, and return its result. Unlike
-    :func:`job`, compact nothing. Totals are the same before, during and after the pass.
-
-    Args:
-        connect: opens sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
-        rows: slot rows that one transaction moves at first. The number grows up to eight times as
-            large without conflicts. After conflicts, it becomes far smaller.
-        stop: returns true once the pass should end. A call costs little.
-
-    Raises:
-        Unavailable: the server was away for a minute, or is away when the pass is to stop.
-        UnknownZone: this machine does not know a counter's time zone; the other counters are done.
-        StoreError: any other error of a query. What was committed stays done.
-    """
-    with Pass(connect, CompactOptions(rows=rows), stop) as one:
-        _RollUp(one).run()
-        return one.end()
-
-
 def job(context: Context) -> JobOutcome:
     """Compact all buckets, then roll up all that is due, at the scheduled pace."""
     connect = partial(move.open_tables, context.mysql_url)
     with Pass(connect, scheduled(context), context.stop) as one:
         one.compact()
-        _RollUp(one).run()
+        RollUp(one).run()
         done = one.end()
     return done.outcome(
         f"all buckets: {plural(done.rows_before, 'row')} became {done.rows_after:,};"
@@ -95,9 +64,10 @@ def job(context: Context) -> JobOutcome:
     )
 
 
-class _RollUp:
+class RollUp:
     """The part of a pass, after compaction, that rolls up the buckets of counters which have, or
-    had, the setting ``keep``: :meth:`run` does all of it."""
+    had, the setting ``keep``: :meth:`run` does all of it. Totals are the same before, during and
+    after it."""
 
     def __init__(self, one: Pass) -> None:
         self._pass = one
@@ -319,6 +289,8 @@ def _delete_removed(context: Context) -> tuple[int, int, bool]:
             try:
                 deleted += deletion.delete_counter(own, name, pause=pause).rows
             except Conflict:
+                if context.stop():
+                    return deleted, busy, False
                 busy += 1
     return deleted, busy, True
 
