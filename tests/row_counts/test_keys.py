@@ -211,6 +211,34 @@ def test_what_can_be_told_of_long_values_is_and_the_rest_refused(app: App) -> No
 
 
 @pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize(
+    ("collation", "text", "longer"),
+    [
+        ("latin1_swedish_ci", "paid", "Paid" + " " * 290),
+        ("utf8mb4_bin", "paid", "paid" + " " * 290),
+        ("utf8mb4_unicode_ci", "paid", "paid" + "\u0301" * 290),
+        ("utf8mb4_unicode_ci", "\u3300" * 30, "アパート" * 30),
+    ],
+)
+def test_a_text_that_is_equal_to_a_far_longer_one_is_not_left_out(
+    app: App, collation: str, text: str, longer: str
+) -> None:
+    charset = collation.partition("_")[0]
+    app.run(
+        "CREATE TABLE bills (id INT PRIMARY KEY,"
+        f" status VARCHAR(300) CHARACTER SET {charset} COLLATE {collation})"
+    )
+    for number, status in enumerate((text, longer, "unpaid" * 50)):
+        app.session.execute("INSERT INTO bills VALUES (%s, %s)", (number, status))
+    app.track("bills", counter="b", by=["status"])
+    (equal,) = app.session.query("SELECT COUNT(*) FROM bills WHERE status = %s", (text,))
+    assert equal == (2,)
+    with pytest.raises(ValueError, match="too long for a key, which is cut"):
+        app.store.row_count(f"{app.schema}.bills", where={"status": text})
+    assert app.store.row_count(f"{app.schema}.bills", where={"status": "x"}) == 0
+
+
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_null_that_ends_a_cut_key_is_not_told_from_other_values(app: App) -> None:
     app.run(
         "CREATE TABLE users (id INT PRIMARY KEY, name VARCHAR(255) CHARACTER SET utf8mb4,"

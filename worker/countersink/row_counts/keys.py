@@ -219,6 +219,10 @@ _BYTEWISE: Final = re.compile(r".*_(nopad|0900)_bin")
 """Matches collations in which a text is equal only to itself. Other binary collations ignore
 trailing spaces."""
 
+_LONGEST_EXPANSION: Final = 18
+"""Most characters that are equal to one character: those of U+FDFA. One of ASCII is equal to at
+most 2, as in Hungarian."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
@@ -250,6 +254,7 @@ class Alike:
     column: Column
     text: str
     _known: dict[str | None, bool] = field(default_factory=lambda: {None: False})
+    _ignored: dict[str | None, bool] = field(default_factory=lambda: {None: False})
 
     def compare(self, values: Iterable[str | None]) -> None:
         """Ask the server which of these values are equal to the text. Keep the answers for
@@ -273,6 +278,18 @@ class Alike:
         called with this value before.
         """
         return self._known[value]
+
+    def may_begin(self, beginning: str) -> bool:
+        """Return False if no text that begins with ``beginning`` is equal to the text; True if one
+        is, or if this is unknown.
+
+        Characters that are equal to nothing, such as combining marks and spaces at the end, can
+        occur any number of times. Each other character is needed for the text.
+        """
+        empty = Alike(self.session, self.column, "", self._ignored)
+        empty.compare(beginning)
+        needed = sum(not empty.matches(character) for character in beginning)
+        return needed <= sum(2 if each.isascii() else _LONGEST_EXPANSION for each in self.text)
 
     def _in_charset(self, text: str) -> str:
         in_hex = text.encode("utf-8", "surrogatepass").hex()

@@ -370,13 +370,15 @@ class _Selection:
 def _may_begin(one: Condition, beginning: str) -> bool:
     """Return False if no value that is longer than ``beginning``, and begins with it, can meet a
     condition; True if one can, or if this is unknown.
+
+    Raises:
+        StoreError: a query failed.
     """
     if isinstance(one, Exactly):
         text = "\\N" if one.text is None else one.text
         return text.startswith(beginning.rstrip("\ufffd"))
     if isinstance(one, Alike):
-        # Collations ignore case, accents and spaces, but make no text equal to one twice as long.
-        return 2 * len(one.text) >= len(beginning)
+        return one.may_begin(beginning.rstrip("\ufffd"))
     return True
 
 
