@@ -8,7 +8,7 @@ import redis
 
 from countersink.backfill import reconcile
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.options import Progress
+from countersink.backfill.options import Drift, Progress
 from countersink.backfill.reconcile import correction
 from countersink.backfill.run import clear_reconciles
 from countersink.counting.apply import dead
@@ -248,6 +248,25 @@ def test_negative_totals_and_those_beyond_64_bits(scene: Scene) -> None:
     scene.count({(DAY, "most"): MAX})
     scene.undo(run)
     assert scene.totals() == on_days({**had, (DAY, "most"): 2 * MAX})
+
+
+def test_a_stop_after_the_last_day_of_a_comparison_is_none(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[date] = []
+    make = Drift.make
+
+    def made(day: date, *difference: Any) -> Drift:
+        compared.append(day)
+        return make(day, *difference)
+
+    monkeypatch.setattr(Drift, "make", made)
+    said = {(date(2026, 3, day), "/"): day for day in (1, 2)}
+    asked = {"start": date(2026, 3, 1), "end": date(2026, 3, 2)}
+    assert not scene.would(said, stop=lambda: len(compared) == 1, **asked).finished
+    compared.clear()
+    done = scene.would(said, stop=lambda: len(compared) == 2, **asked)
+    assert (done.corrections, done.finished) == (2, True)
 
 
 def test_it_stops_when_told_and_another_run_goes_on(scene: Scene) -> None:

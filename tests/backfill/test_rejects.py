@@ -230,3 +230,14 @@ def test_nobody_else_reads_it(logs: Logs) -> None:
     assert lines_of(made) == [1]
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
     assert f"the rejected lines are in {made}" in report.notices
+
+
+def test_after_a_line_that_a_killed_run_did_not_end_the_next_one_begins_anew(logs: Logs) -> None:
+    out = logs.directory / "out"
+    logs.add(logs.write("a.log", BAD * 2), rejects=out)
+    whole, torn = out.read_bytes(), b'{"source": "a.log", "li'
+    out.write_bytes(whole + torn)
+    logs.add(logs.write("b.log", log("/") + BAD), rejects=out)
+    kept, left, new = out.read_bytes().partition(torn + b"\n")
+    assert (kept, left) == (whole, torn + b"\n")
+    assert json.loads(new)["line"] == 2

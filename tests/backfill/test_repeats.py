@@ -295,3 +295,17 @@ def test_of_sources_with_the_same_lines_at_once_one_counts(logs: Logs) -> None:
         assert sorted(report.state for report in reports) == ["done", "failed", "failed", "failed"]
         done = next(report for report in reports if report.state == "done")
         assert total(logs, counter) == done.counted >= 60
+
+
+def test_records_with_newlines_are_told_by_their_lines(logs: Logs) -> None:
+    def records(column: str) -> bytes:
+        rows = (f'{DAY},/{number},"two\nlines"\n' for number in range(60))
+        return (f"day,key,{column}\n" + "".join(rows)).encode()
+
+    csv = NDJSON | {"input_format": "csv", "key_column": "key"}
+    first = logs.add(logs.write("before.csv", records("a")), **csv)
+    assert (first.lines, first.known_lines, details(first)) == (61, 0, "")
+    assert logs.add(logs.write("before.csv", records("a")), **csv).known_lines == 121
+    for dry_run in True, False:
+        now = logs.add(logs.write("now.csv", records("b")), dry_run=dry_run, **csv)
+        assert "Lines 1 to 121 were not counted" in details(now)

@@ -165,14 +165,16 @@ class Scene:
             stop=stop,
         )
 
-    def would(self, said: Said, **asked: Any) -> Corrected:
+    def would(
+        self, said: Said, stop: Callable[[], bool] = lambda: False, **asked: Any
+    ) -> Corrected:
         """Corrections that setting what sources say would make."""
         scheme = load_scheme(self.session, "views")
         found: dict[int, dict[str, int]] = {}
         for (when, key), amount in _by_minute(said):
             keys = found.setdefault(scheme.label(when), {})
             keys[key] = keys.get(key, 0) + amount
-        return compare(self.url, found, options(**asked), scheme.resolution, hour_ago())
+        return compare(self.url, found, options(**asked), scheme.resolution, hour_ago(), stop=stop)
 
     def totals(self, counter: str = "views") -> dict[tuple[int, str], int]:
         """What the slots hold, by label and key."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from countersink.backfill.errors import BackfillError, RunEnded
-from countersink.backfill.options import BackfillOptions, Drift, Recipe, SourceReport
+from countersink.backfill.options import LINE_NUMBERS, BackfillOptions, Drift, Recipe, SourceReport
 from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.all_counters import insert_rows
 from countersink.counting.counters.buckets import Resolution
@@ -53,16 +53,8 @@ class LineCounts:
         """Return the report of a source that has these numbers. See :class:`SourceReport` for the
         arguments.
         """
-        return SourceReport(
-            source=source,
-            outcome=outcome,
-            detail=detail,
-            lines=self.lines,
-            counted=self.counted,
-            filtered=self.filtered,
-            rejected=self.rejected,
-            amount=self.amount,
-        )
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in LINE_NUMBERS}
+        return SourceReport(source=source, outcome=outcome, detail=detail, **numbers)
 
 
 def begin(

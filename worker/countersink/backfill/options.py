@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
@@ -239,6 +239,10 @@ class Progress:
     jobs: int = 0
 
 
+LINE_NUMBERS: Final = ("lines", "counted", "filtered", "rejected", "amount")
+"""Names of the numbers in reports."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReport:
     """The report of one source.
@@ -357,17 +361,16 @@ def report(
     """Return a report whose numbers of lines and amount are the sums of the numbers in ``sources``,
     the reports of the sources. See :class:`BackfillReport` for the other arguments.
     """
+    sums: dict[str, Any] = {
+        name: sum(getattr(each, name) for each in sources) for name in LINE_NUMBERS
+    }
     return BackfillReport(
         run=run,
         counter=options.counter,
         mode=options.mode,
         state=state,
         sources=tuple(sources),
-        lines=sum(each.lines for each in sources),
-        counted=sum(each.counted for each in sources),
-        filtered=sum(each.filtered for each in sources),
-        rejected=sum(each.rejected for each in sources),
-        amount=sum(each.amount for each in sources),
+        **sums,
         known_lines=known_lines,
         by_day=tuple(by_day),
         notices=tuple(notices),

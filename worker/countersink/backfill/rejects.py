@@ -108,6 +108,8 @@ class RejectsFile:
         try:
             if self._file is None:
                 self._file = open(self._path, "ab", opener=_private)  # noqa: SIM115
+                if _ends_within_line(self._path):
+                    self._file.write(b"\n")
             for some in parts(rejected, _AT_ONCE):
                 lines = rejected_lines(source, some)
                 texts = (json.dumps(asdict(line), ensure_ascii=False) for line in lines)
@@ -140,6 +142,15 @@ def _check_path(path: Path, sources: Sequence[Input]) -> None:
             f"--rejects {path} exists and is not a file of rejected lines: give another file, or"
             " delete this one"
         )
+
+
+def _ends_within_line(path: Path) -> bool:
+    """Return whether a file ends without a newline, because a run was killed while it wrote."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def _is_rejects_file(path: Path) -> bool:

@@ -104,6 +104,7 @@ class _SourceCount:
         self._input = source
         self._count_chunk = count
         self._counts = LineCounts()
+        self._lines = 0  # unlike those of the counts, not records
         self._notices: list[str] = []
 
     def run(self, opened: OpenSource) -> None:
@@ -172,6 +173,7 @@ class _SourceCount:
             return False
         self._known_to, self._last_digest = found.span.end, found.span.digest
         self._counts += found.counts
+        self._lines += found.span.lines - bool(found.start.newline)
         work.rejects.write(self._opened.wanted.path, found.rejects)
         work.watch.add(found.counts)
         work.pace.note(found.counts.lines)
@@ -247,7 +249,7 @@ class _SourceCount:
         counts, identified, known = self._counts, self._identified, 0
         if identified is not None:
             source = self._work.link.run(self._work.sources.read, identified.source)
-            known = 0 if source is None else source.lines_to - counts.lines
+            known = 0 if source is None else source.lines_to - self._lines
         if rejects is not None:
             detail, counts = str(rejects), counts + LineCounts(rejected=len(rejects.rejects))
         if failed:

@@ -170,14 +170,13 @@ def refuse_repeats(
         return
     day = _last_day(ahead, [found.samples.every[one] for one in known])
     until = ahead.opened.wanted.recipe.end
-    first = found.start.line
-    last_line = first + found.counts.lines - 1
     others_named = " and ".join(map(path, sources_of_most[:_NAMED]))
     later = f"`--from {day + ONE_DAY}` counts the days from then on; "
     raise BackfillError(
         f"{len(known):,} of the {compared:,} different lines that were compared are counted"
-        f" already, as lines of {others_named}; the last of these is of {day}. Lines {first:,} to"
-        f" {last_line:,} were not counted; lines that were counted before stay counted."
+        f" already, as lines of {others_named}; the last of these is of {day}. Lines"
+        f" {found.start.line:,} to {found.span.next_line - 1:,} were not counted; lines that were"
+        " counted before stay counted."
         f" {later if until is None or day < until else ''}`--count-repeats` counts these lines"
         " again, as other events"
     )

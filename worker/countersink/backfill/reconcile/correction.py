@@ -318,7 +318,7 @@ def compare(
     Args:
         truth: the sums of the sources.
         resolution: width of the buckets in ``truth``.
-        stop: called after each day; comparing ends early once it returns true.
+        stop: called before each day; comparing ends early once it returns true.
     """
     corrections = amount = 0
     drift: list[Drift] = []
@@ -329,6 +329,9 @@ def compare(
         for notice in notices:
             on_notice(notice)
         for day in each_day(chosen, on_progress):
+            if stop():
+                finished = False
+                break
             listed: list[KeyDifference] = []
             labels = buckets.labels(day)
             should_be = {
@@ -343,9 +346,6 @@ def compare(
                 if len(drift) + len(listed) < LISTED:
                     listed.append(one)
             drift += [Drift.make(day, *astuple(one)) for one in sorted(listed)]
-            if stop():
-                finished = False
-                break
     return Corrected(
         corrections=corrections,
         amount=amount,
