@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from countersink.stream import group as module
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import decode
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
@@ -208,6 +209,32 @@ def test_a_key_of_another_type_does_not_keep_the_others_from_being_read(
     assert ids(worker.read(10, 0)) == [sent]
     with pytest.raises(StreamMisconfigured, match="WRONGTYPE"):
         worker.read(10, 0)
+
+
+def test_a_key_of_another_type_does_not_keep_the_others_from_being_taken_over(
+    client: redis.Redis, redis_url: str, group: MakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = send(client)
+    client.set(stream_key(1), "no stream")
+    group("dead").read(10, 0)
+    worker = Group(connect(redis_url), [stream_key(1), STREAM], "w")
+    monkeypatch.setattr(module, "DEAD_S", 0.0)
+    claimed = worker.claim_dead(10)
+    assert ids(claimed.deliveries) == [sent]
+    assert ids(worker.claim(0, 10).deliveries) == [sent]
+    assert worker.idle_consumers(0) == ["dead"]
+    client.xgroup_delconsumer(STREAM, GROUP, "w")
+    client.xgroup_delconsumer(STREAM, GROUP, "dead")
+    orphans = worker.orphans(0, 10)
+    assert ids(orphans) == [sent]
+    acknowledge(worker, orphans)
+    for ask in (
+        lambda: worker.claim(0, 10),
+        lambda: worker.orphans(0, 10),
+        lambda: worker.idle_consumers(0),
+    ):
+        with pytest.raises(StreamMisconfigured, match="WRONGTYPE"):
+            ask()
 
 
 def test_orphans_ahead_of_the_clock_are_found(client: redis.Redis, group: MakeGroup) -> None:

@@ -61,9 +61,9 @@ class Group:
     """One consumer in the consumer group, on a set of streams. Not thread-safe.
 
     Every method but :meth:`claim_dead` raises :class:`~countersink.stream.errors.StreamError` if
-    Redis does not answer, or refuses. But if :meth:`read` or :meth:`claim` has some entries already
-    when a stream fails, it returns these instead. Entries that came while :meth:`read` waited
-    are not returned after an error; they stay pending until :meth:`claim` returns them.
+    Redis does not answer, or refuses. But a method that has some entries or names already when a
+    stream fails returns these instead. Entries that came while :meth:`read` waited are not returned
+    after an error; they stay pending until :meth:`claim` returns them.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -194,7 +194,8 @@ class Group:
         pending with any consumer and idle for ``min_idle_ms``. A claim sets an entry's idle time to
         0, so that the next call finds other entries.
         """
-        return self._take_over(lambda stream: self._idle(stream, min_idle_ms, count))
+        idle = "IDLE", min_idle_ms, "-", "+", count
+        return self._take_over(lambda stream: self._pending(stream, *idle))
 
     def claim_dead(self, count: int) -> Claimed:
         """Take over entries that are pending with consumers whose processes are dead: up to
@@ -206,13 +207,18 @@ class Group:
         (:class:`~countersink.stream.progress.Heartbeat`). If a live process is taken for dead, both
         processes apply its entries, and guards let only one of them count.
         """
+
+        def of_dead(stream: str) -> dict[bytes, bytes]:
+            found = dict[bytes, bytes]()
+            for name in dead & pending[stream]:
+                found |= self._pending(stream, "-", "+", count, name)
+            return found
+
         with suppress(StreamError):  # on a cluster, the hashes' master may be away
             pending = {stream: self._pending_with(stream) for stream in self.streams}
             dead = self._dead({name for names in pending.values() for name in names})
             if dead:
-                return self._take_over(
-                    lambda stream: self._pending_of(stream, dead & pending[stream], count)
-                )
+                return self._take_over(of_dead)
         return Claimed([], [])
 
     def _pending_with(self, stream: str) -> set[bytes]:
@@ -220,20 +226,14 @@ class Group:
         try:
             _, _, _, consumers = command(self.client, "XPENDING", stream, GROUP)
         except StreamError as error:
-            if _caused_by(error, "NOGROUP"):
+            if _caused_by(error, "NOGROUP", "WRONGTYPE"):
                 return set()
             raise
         return {name for name, _ in consumers or ()} - {self.consumer.encode()}
 
-    def _pending_of(self, stream: str, names: Iterable[bytes], count: int) -> dict[bytes, bytes]:
-        """Return the entries that are pending with the consumers ``names``, up to ``count`` of
-        each, as a dict from stream id to consumer.
-        """
-        found: dict[bytes, bytes] = {}
-        for name in names:
-            rows = command(self.client, "XPENDING", stream, GROUP, "-", "+", count, name)
-            found |= {row[0]: row[1] for row in rows}
-        return found
+    def _pending(self, stream: str, *which: str | bytes | int) -> dict[bytes, bytes]:
+        """Return a map from stream id to consumer; ``which``: further arguments of XPENDING."""
+        return {row[0]: row[1] for row in command(self.client, "XPENDING", stream, GROUP, *which)}
 
     def _dead(self, names: Iterable[bytes]) -> set[bytes]:
         """Return the consumers among ``names`` that count as dead: for :data:`DEAD_S` no call of
@@ -263,36 +263,39 @@ class Group:
         dict from stream id to consumer; entries that another consumer has by now are skipped.
         """
         claimed = Claimed([], [])
-        max_bytes = self.max_bytes
-        for stream in self.streams:
-            try:
-                idle = pending(stream)
-                if not idle:
-                    continue
+
+        def take(stream: str) -> bool:
+            max_bytes = self.max_bytes - size_of(claimed.deliveries)
+            if max_bytes > 0 and (idle := pending(stream)):
                 arguments: list[str | bytes | int] = [GROUP, self.consumer, max_bytes]
                 arguments += chain.from_iterable(idle.items())
                 with mapped():
                     found, lost = self._scripts["claim"](keys=[stream], args=arguments)
-            except StreamError as error:
-                if _caused_by(error, "NOGROUP"):
-                    continue  # nothing is pending there; reading makes the group
-                if claimed.deliveries or claimed.lost:
-                    return claimed  # these are pending with us; the next call meets the error
-                raise
-            page = list(deliveries(stream, found))
-            claimed.deliveries.extend(page)
-            claimed.lost.extend(stream_id.decode() for stream_id in lost)
-            max_bytes -= size_of(page)
-            if max_bytes <= 0:
-                break
+                claimed.deliveries.extend(deliveries(stream, found))
+                claimed.lost.extend(stream_id.decode() for stream_id in lost)
+            return bool(claimed.deliveries or claimed.lost)
+
+        self._for_each_stream(take)
         return claimed
 
-    def _idle(self, stream: str, min_idle_ms: int, count: int) -> dict[bytes, bytes]:
-        """Return up to ``count`` entries of a stream that are pending and idle for ``min_idle_ms``,
-        as a dict from stream id to consumer.
+    def _for_each_stream(self, work: Callable[[str], bool]) -> None:
+        """Call ``work`` with each stream, also after a key that is no stream. ``work`` returns
+        whether it has found anything so far; then no error is raised: the next call meets it. A
+        stream without the group is left out: reading makes the group.
         """
-        rows = command(self.client, "XPENDING", stream, GROUP, "IDLE", min_idle_ms, "-", "+", count)
-        return {row[0]: row[1] for row in rows}
+        failed: StreamError | None = None
+        found = False
+        for stream in self.streams:
+            try:
+                found = work(stream)
+            except StreamError as error:
+                if _caused_by(error, "NOGROUP", "no such key"):
+                    continue
+                failed = error
+                if not _caused_by(error, "WRONGTYPE"):
+                    break
+        if failed is not None and not found:
+            raise failed
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
         """Return up to ``count`` orphans of each stream, about ``max_bytes`` in all: entries at or
@@ -304,10 +307,14 @@ class Group:
         acknowledges them as any others. If two workers find the same entry, its guard lets only one
         of them count it.
         """
-        found: list[Delivery] = []
-        for stream in self.streams:
+        found = list[Delivery]()
+
+        def find(stream: str) -> bool:
             if size_of(found) < self.max_bytes:
                 found.extend(self._orphans_of(stream, min_age_ms, count))
+            return bool(found)
+
+        self._for_each_stream(find)
         return found
 
     def _orphans_of(self, stream: str, min_age_ms: int, count: int) -> list[Delivery]:
@@ -362,19 +369,18 @@ class Group:
         entries and have not read or claimed for ``idle_ms``. They may have pending entries on
         another stream.
         """
-        idle: set[str] = set()
-        for stream in self.streams:
-            try:
-                with mapped():
-                    consumers = self.client.xinfo_consumers(stream, GROUP)
-            except StreamError as error:
-                if _caused_by(error, "NOGROUP", "no such key"):
-                    continue
-                raise
-            for consumer in consumers:
-                if consumer["pending"] == 0 and consumer["idle"] >= idle_ms:
-                    idle.add(consumer["name"].decode("utf-8", "surrogateescape"))
-        return sorted(idle - {self.consumer})
+        idle = set[str]()
+
+        def find(stream: str) -> bool:
+            with mapped():
+                consumers = self.client.xinfo_consumers(stream, GROUP)
+            still = [c["name"] for c in consumers if c["pending"] == 0 and c["idle"] >= idle_ms]
+            idle.update(name.decode("utf-8", "surrogateescape") for name in still)
+            idle.discard(self.consumer)
+            return bool(idle)
+
+        self._for_each_stream(find)
+        return sorted(idle)
 
     def delete_consumer(self, consumer: str | None = None) -> bool:
         """Delete a consumer, by default this one, from the group of every stream where it has no
