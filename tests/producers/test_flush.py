@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.producers.helpers import STREAM, Queue, Worker, distinct, entries, new_log, total
 from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -296,3 +298,23 @@ def test_settings_that_cannot_be_used_are_named(
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=said):
         Producer.from_env()
+
+
+def test_a_question_that_fails_leaves_no_other_without_an_answer(redis_url: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        begun.set()
+        return go_on.wait(10)
+
+    with Producer(redis_url) as producer, ThreadPoolExecutor() as callers:
+        ask = producer._fold_thread.ask
+        producer.increment("hits")
+        held = callers.submit(ask, hold, 10)
+        assert begun.wait(10)
+        failing = callers.submit(ask, lambda: 1 // 0, 0.5)
+        eventually(lambda: producer._fold_thread._wakeups.qsize() == 1)
+        answered = callers.submit(ask, lambda: "an answer", 5)
+        eventually(lambda: producer._fold_thread._wakeups.qsize() == 2)
+        go_on.set()
+        assert (held.result(), answered.result(), failing.result()) == (True, "an answer", None)

@@ -135,9 +135,11 @@ class FoldThread(Thread):
         if any(questions):
             self._events.fold_all(self._wait_for_room)
             self._report_rows()
-            for question in questions:
-                if question is not None:
+            for question in filter(None, questions):
+                try:
                     question()
+                except Exception:  # the other callers still get their answers
+                    self._log.bug("the fold thread")
 
     def _pass(self) -> bool:
         """Fold until at most a chunk of events is left, memory has no room, or a call wakes or asks
