@@ -481,3 +481,9 @@ def test_what_had_no_room_has_that_value_in_each_dimension(store: Store, applier
     assert store.totals.total("views", where={"country": "DE"}) == 4
     assert store.totals.total("views", where={"country": OVERFLOW, "page": OVERFLOW}) == 6
     assert store.totals.total("views", where={"country": "DE", "page": OVERFLOW}) == 0
+
+
+def test_the_word_for_no_dimensions_is_the_name_of_none(store: Store) -> None:
+    with pytest.raises(ValueError, match=r"'none'.* reserved"):
+        store.counters.set("views", dimensions=["none"])
+    assert store.counters.set("views", dimensions="none").dimensions == ()

@@ -196,6 +196,7 @@ def test_a_deleted_counter_begins_anew_in_its_hours(db: Database) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"time_zone": "Mars/Olympus"}, "no time zone"),
+    ({"time_zone": ""}, "no time zone"),
     ({"resolution": "second"}, "one of day, hour, quarter, minute"),
     ({"time_zone": "Asia/Kolkata"}, "use the resolution quarter"),
     (

@@ -11,7 +11,7 @@ import pytest
 
 from countersink.counting.apply.applier import Applier
 from countersink.counting.totals import Totals
-from countersink.counting.totals.query import window_of
+from countersink.counting.totals.query import Query, window_of
 from countersink.counting.totals.selection import Selection
 from countersink.database.connection import connect
 from countersink.database.session import Session
@@ -75,6 +75,8 @@ def test_an_unknown_counter_is_said_to_be_so_and_one_that_only_the_slots_know_is
 def test_nonsense_is_refused(totals: Totals) -> None:
     with pytest.raises(ValueError, match="at least 1 key"):
         totals.top("views", n=0)
+    with pytest.raises(ValueError, match="at least 1 key"):
+        Query(Selection("views"), by="key", most=0)
     with pytest.raises(TypeError, match="key="):
         totals.total("views", keys="abc")
 

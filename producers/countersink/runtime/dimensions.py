@@ -35,10 +35,11 @@ UNIQUE_COLUMNS: Final = ("estimate", "low", "high")
 RESERVED: Final = frozenset(
     (
         *("quarter", "minute", "hour", "day", "week", "month", "year"),
-        *("key", "counter", "total", "previous", "change", "also", *UNIQUE_COLUMNS),
+        *("key", "counter", "total", "previous", "change", "also", "none", *UNIQUE_COLUMNS),
     )
 )
-"""Names that no dimension may have: values of ``--by``, and the other columns of answers."""
+"""Names that no dimension may have: values of ``--by``, the other columns of answers, and ``none``,
+which stands for no dimensions."""
 SEPARATOR: Final = "\0"
 """The character between two values of a breakdown's key."""
 
@@ -70,8 +71,8 @@ def check_name(name: object) -> str:
         )
     if name in RESERVED:
         raise ValueError(
-            f"dimension {name!r}: this name is reserved for --by or for a column of answers; use"
-            " another name"
+            f"dimension {name!r}: this name is reserved for --by, for --dimensions or for a column"
+            " of answers; use another name"
         )
     return name
 

@@ -214,6 +214,8 @@ class Counters:
             TypeError, ValueError: a value is invalid, or a counter cannot have these settings
                 together.
         """
+        if time_zone is not None:
+            buckets.zone(time_zone)
         if resolution is not None:
             settings.check_resolution(resolution)
         steps = None if keep is None else keep_steps.parse(keep)

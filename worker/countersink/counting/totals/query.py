@@ -176,7 +176,7 @@ class Query:
         several = selection.counter is None and not self.streamed
         if by not in (*(EXPORTED if self.streamed else COLUMNS), DIMENSIONS):
             yield f"no rows by {by!r}"
-        if self.top is not None and self.top < 1:
+        if any(most is not None and most < 1 for most in (self.top, self.most)):
             yield "ask for at least 1 key"
         if self.top is not None and by not in ("key", "counter", DIMENSIONS):
             yield f"the largest can be keys, counters or values of dimensions, not {by}s"

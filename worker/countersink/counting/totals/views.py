@@ -230,8 +230,7 @@ class View:
                 found.append(replace(each, first=first, until=until))
         where, args = condition([each for each in found if not each.empty])
         # From the end, as earlier rows are of wider buckets.
-        last = self._rows.row_in(self.counter, f"{where} ORDER BY bucket DESC", args)
-        return last is not None
+        return self._rows.row_in(self.counter, f"{where} ORDER BY bucket DESC", args) is not None
 
     def require_days(self, days: Iterable[date]) -> None:
         """Raise an error if one of the days begins within a bucket.
