@@ -35,7 +35,7 @@ from countersink.web.auth.credentials import find_credential
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route, bodies
-from countersink.web.http.answers import accepts_gzip, policy
+from countersink.web.http.answers import accepts_gzip, matches, policy
 from countersink.web.services import Services
 
 FOREVER: Final = "public, max-age=31536000, immutable"
@@ -227,7 +227,7 @@ def _answer(request: Request, asset: Asset, kept: str) -> Response:
     # The compressed and the plain representation must have different ETags.
     etag = f'{asset.etag[:-1]}-gz"' if packed else asset.etag
     headers = {"Cache-Control": kept, "ETag": etag, "Vary": "Accept-Encoding"}
-    if etag in (tag.strip() for tag in request.headers.get("if-none-match", "").split(",")):
+    if matches(request.headers.get("if-none-match"), etag):
         return Response(status_code=304, headers=headers)
     if packed:
         headers["Content-Encoding"] = "gzip"

@@ -304,20 +304,18 @@ def _answer(
         "Cache-Control": "private, no-cache" if pending else f"private, max-age={FRESH_S}",
         "Vary": "Accept, Accept-Encoding, Authorization, X-API-Key, Cookie",
     }
-    if _matches(request.headers.get("if-none-match"), tag):
+    if matches(request.headers.get("if-none-match"), tag):
         return Response(status_code=304, headers=every)
     return Response(
         body.encode("utf-8", "surrogateescape"), headers={**every, "Content-Type": media_type}
     )
 
 
-def _matches(condition: str | None, tag: str) -> bool:
+def matches(condition: str | None, tag: str) -> bool:
     """Return whether ``condition``, the value of If-None-Match or None, lists the ETag ``tag``, by
-    weak comparison (RFC 9110, 8.8.3.2). ``*`` matches no tag."""
-    if condition is None:
-        return False
-    bare = tag.removeprefix("W/")
-    return any(each.strip().removeprefix("W/") == bare for each in condition.split(","))
+    weak comparison (RFC 9110, 8.8.3.2), or is ``*``, which matches every tag (13.1.2)."""
+    tags = [each.strip().removeprefix("W/") for each in (condition or "").split(",")]
+    return tags == ["*"] or tag.removeprefix("W/") in tags
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
