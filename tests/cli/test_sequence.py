@@ -102,6 +102,7 @@ def test_list_shows_values_settings_and_times(servers: Servers) -> None:
     updated = datetime.fromisoformat(found[0]["updated_at"])
     assert abs((updated - before).total_seconds()) < 60
     table = sequence(servers, "list").out.splitlines()
+    assert sequence(servers, "list", "bill").out == "No sequence begins with bill.\n"
     assert table[1].startswith("book: \\x1b[2J")
     assert "\x1b" not in "".join(table)
     assert table[3].split() == [

@@ -70,6 +70,16 @@ def test_every_setting_has_its_variable_and_file_and_one_offs_have_none(tmp_path
 
 
 @pytest.mark.parametrize(
+    "table", ["[counter.max-keys]", "[counter]\nmax_keys.", "[counter.max_keys]"]
+)
+def test_a_table_is_named_as_its_command_or_as_in_python(toml: Path, table: str) -> None:
+    line = "format = 'nonsense'"
+    toml.write_text(f"{table}{'' if table.endswith('.') else chr(10)}{line}\n")
+    refused = call("--config", str(toml), "counter", "max-keys")
+    assert "'nonsense' is not one of" in one_sentence(refused, 2)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("redis_url = ", "is not valid TOML"),

@@ -21,6 +21,8 @@ import redis
 from countersink.cli import servers as server_programs
 from countersink.cli.commands import up as up_module
 from countersink.cli.commands.up import COMMANDS
+from countersink.cli.errors import ServerFailed
+from countersink.cli.private_server import PrivateServer, Restartable
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
@@ -352,3 +354,43 @@ def test_lines_of_a_process_begin_with_its_name_and_json_stays_json(
         monkeypatch.setattr("sys.stderr", stream)
         up_module.relay("web", reader)
         assert stream.getvalue() == f'{name}ready \ufffd\n{{"action": "ready"}}\n{name}the end\n'
+
+
+class NeverUp(Restartable):
+    """A server that ends as soon as it answers, and from then on never answers."""
+
+    name = "server"
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock = clock
+
+    @property
+    def running(self) -> bool:
+        """It has ended."""
+        return False
+
+    def how_it_ended(self) -> str:
+        """In few words."""
+        return "ended"
+
+    def start(self) -> object:
+        """Wait for its answer, in vain."""
+        self.clock[0] += PrivateServer.start_timeout
+        raise ServerFailed("it did not answer")
+
+    def stop(self) -> None:
+        """It does not run."""
+
+
+def test_the_pause_grows_while_a_server_never_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("countersink.cli.commands.up.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("countersink.cli.commands.up.settings.known_urls", set)
+    restarter = up_module.Restarter(NeverUp(clock))
+    for _ in range(200):
+        restarter.check()
+        clock[0] += up_module.CHECK_EVERY_S
+    pauses = re.findall(r"again in (\d+) s", capsys.readouterr().err)
+    assert pauses[:6] == ["1", "2", "4", "8", "16", "30"]

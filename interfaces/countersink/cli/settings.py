@@ -608,7 +608,8 @@ def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 def _load(path: Path, commands: list[str]) -> Settings:
     """Return the settings in the file at ``path``. Values become texts, and tables become dicts.
-    Each ``-`` in a name becomes ``_``. Tables at its top must be named as one of ``commands``.
+    Each ``-`` in the name of a value becomes ``_``, as in Python; each ``_`` in that of a table
+    becomes ``-``, as in commands. Tables at its top must be named as one of ``commands``.
 
     Raises:
         click.UsageError: the file cannot be read, is not TOML, has unknown names at its top, or has
@@ -643,7 +644,7 @@ def _texts(table: Mapping[str, object], where: str) -> Settings:
     for raw_name, value in table.items():
         name = raw_name.replace("-", "_")
         if isinstance(value, Mapping):
-            settings[name] = _texts(value, f"{where} [{raw_name}]")
+            settings[name.replace("_", "-")] = _texts(value, f"{where} [{raw_name}]")
         elif isinstance(value, bool):
             settings[name] = str(value).lower()
         elif isinstance(value, str | int | float):

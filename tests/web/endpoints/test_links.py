@@ -349,7 +349,7 @@ def test_links_are_few_and_forgotten_once_they_have_ended(
     monkeypatch.setattr(links, "MAX_LINKS", 3)
     key = reading_key(tables, "old")
     old, revoked, kept = (link(tables) for _ in range(3))
-    with pytest.raises(TooManyLinks):
+    with pytest.raises(TooManyLinks, match=r"^there are 3 links in all"):
         link(tables)
     tables.execute(
         "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id IN (%s, %s)",

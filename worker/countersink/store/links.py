@@ -116,9 +116,10 @@ def _create(
         (api_key,),
     )
     if valid >= MAX_LINKS or (api_key and of_key >= MAX_LINKS_OF_KEY):
+        own = f"this key has {plural(of_key, 'link')} (at most {MAX_LINKS_OF_KEY:,}); "
         raise TooManyLinks(
-            f"this key has {plural(of_key, 'link')} (at most {MAX_LINKS_OF_KEY:,}), all keys"
-            f" together have {valid:,} (at most {MAX_LINKS:,}): revoke some, or wait for their end"
+            f"{own if api_key else ''}there are {plural(valid, 'link')} in all (at most"
+            f" {MAX_LINKS:,}): revoke some, or wait for their end"
         )
     ends = expires.replace(microsecond=0)
     id, shown, _ = api_keys.insert(

@@ -163,7 +163,7 @@ def list_command(prefix: str) -> None:
     with _sequences() as sequences:
         found = sequences.list(prefix)
     rows = list(map(_document, found))
-    shown = partial(_print_list, found)
+    shown = partial(_print_list, found, prefix)
     output.write_result({"sequences": rows}, shown, csv=(_COLUMNS, rows))
 
 
@@ -281,14 +281,15 @@ def _print_one(sequence: StoredSequence) -> None:
     output.write_facts(facts)
 
 
-def _print_list(sequences: Sequence[StoredSequence]) -> None:
-    """Print sequences as a table; without any, print a sentence."""
+def _print_list(sequences: Sequence[StoredSequence], prefix: str) -> None:
+    """Print the sequences whose names begin with ``prefix`` as a table; without any, a sentence."""
     columns = ("sequence", ">value", "-period", "-updated at", "settings")
     rows = (
         (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
         for one in sequences
     )
-    output.write_rows(columns, rows, otherwise="There are no sequences.")
+    none = f"No sequence begins with {prefix}." if prefix else "There are no sequences."
+    output.write_rows(columns, rows, otherwise=none)
 
 
 def _print_periods(rows: Sequence[output.Document], total: int) -> None:

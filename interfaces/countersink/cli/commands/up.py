@@ -365,7 +365,8 @@ class Restarter:
             self._start()
 
     def _note_death(self, how: str) -> None:
-        if time.monotonic() - self._started >= STEADY_AFTER:
+        # A start that fails was no run, however long it took.
+        if self._due is None and time.monotonic() - self._started >= STEADY_AFTER:
             self._deaths = 0
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._deaths)
         self._deaths += 1
@@ -373,13 +374,12 @@ class Restarter:
         _say(f"the {self._part.name} {how}; starting it again in {pause:g} s")
 
     def _start(self) -> None:
-        self._started = time.monotonic()
         try:
             self._part.start()
         except (ServerError, OSError) as failure:
             self._note_death(f"did not start ({failure})")
         else:
-            self._due = None
+            self._started, self._due = time.monotonic(), None
             _say(f"the {self._part.name} runs again")
 
 

@@ -74,7 +74,8 @@ def key_group() -> None:
     "--max-counters",
     type=click.IntRange(1, api_keys.MAX_COUNTERS),
     metavar="N",
-    help="Most counters that the key may make.  [default: --max-counters of `countersink web`]",
+    help="Most different counters that the key may count in while a web server runs."
+    "  [default: --max-counters of `countersink web`]",
 )
 @settings.one_off(
     "--expires",

@@ -191,9 +191,9 @@ def set_command(
 def delete_command(name: str, key: str | None, yes: bool) -> None:
     """Delete a counter, or one key of it, with all its counts, for good.
 
-    The counter's settings and salts are deleted as well. Increments that are counted later, also
-    those that are in the queue now, count from 0. The command asks first, unless --yes is given. If
-    it is interrupted, run it again.
+    Without --key, the counter's settings and salts are deleted as well. Increments that are counted
+    later, also those that are in the queue now, count from 0. The command asks first, unless --yes
+    is given. If it is interrupted, run it again.
     """
     shown = (
         f"counter {name}" if key is None else f"key {output.display(key) or repr(key)} of {name}"
