@@ -216,9 +216,9 @@ CREATE TABLE IF NOT EXISTS backfill_run (
     id          BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     mode        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'add or reconcile',
-    state       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'running, done, stopped, failed, undoing or undone; counts are committed only while it is running',
+    state       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'running, done, stopped, failed, undoing, undone or deleted; counts are committed only while it is running',
     options     JSON NOT NULL COMMENT 'options by which its sources are read',
-    sources     JSON NOT NULL COMMENT 'array of the given names',
+    sources     JSON NOT NULL COMMENT 'array of the names of the files that were found',
     holder      VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'the process that began it',
     started     DATETIME(3) NOT NULL COMMENT 'UTC',
     seen        DATETIME(3) NOT NULL COMMENT 'UTC; the last heartbeat',
@@ -278,7 +278,7 @@ CREATE TABLE IF NOT EXISTS backfill_journal (
     source   BIGINT UNSIGNED NOT NULL,
     start_at BIGINT UNSIGNED NOT NULL,
     piece    SMALLINT UNSIGNED NOT NULL,
-    cells    MEDIUMBLOB NOT NULL COMMENT 'zlib; JSON: array of [bucket, key, amount]',
+    cells    MEDIUMBLOB NOT NULL COMMENT 'zlib; JSON: array of [bucket, key, amount], or of [bucket, key, amount, breakdown]',
     PRIMARY KEY (source, start_at, piece)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
