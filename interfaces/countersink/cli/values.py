@@ -96,10 +96,6 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def _amount(text: str) -> int:
-    return limits.check_amount(whole_number(text))
-
-
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
@@ -171,7 +167,7 @@ KEY: Final = Checked("key", limits.check_key)
 DIMENSION: Final = Checked("dimension", _dimension)
 
 
-AMOUNT: Final = Checked("amount", _amount)
+AMOUNT: Final = Checked("amount", lambda text: limits.check_amount(whole_number(text)))
 
 
 MOMENT: Final = Checked("time", _moment)

@@ -20,7 +20,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -37,7 +37,7 @@ from countersink.metrics.table import METRICS, RUN_STATES, WORKER_STATES, Kind, 
 from countersink.producers.errors import SpoolError
 from countersink.producers.producer import Producer
 from countersink.producers.spool.replay import used_bytes
-from countersink.runtime.process import header_host, is_loopback
+from countersink.runtime.process import Closable, header_host, is_loopback
 
 SILENT_S: Final = 5.0
 """Seconds after which a connection is closed if it has sent and received nothing."""
@@ -57,7 +57,7 @@ _FAMILIES: Final[Mapping[Kind, Callable[..., _Family]]] = {
 }
 
 
-class Endpoint:
+class Endpoint(Closable):
     """An HTTP endpoint that serves in a thread until :meth:`close` is called. As a context
     manager, it is closed at the end of the block.
 
@@ -94,12 +94,6 @@ class Endpoint:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -16,9 +16,10 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from countersink.logs.errors import Damaged, LogError
+from countersink.runtime.process import Closable
 
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that some programs put before UTF-8."""
@@ -270,7 +271,7 @@ def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
     return packed
 
 
-class LogFile:
+class LogFile(Closable):
     """A log file, open for reading. All offsets count uncompressed bytes.
 
     Attributes:
@@ -301,12 +302,6 @@ class LogFile:
             raise
         self.compressed = packed is not None
         self._unpacker = None if packed is None else Unpacker(packed, self._pread)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def read(self, size: int, offset: int) -> bytes:
         """Return up to ``size`` uncompressed bytes from ``offset`` on; b"" at the end.

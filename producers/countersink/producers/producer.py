@@ -38,13 +38,14 @@ from countersink.runtime.limits import (
     minute_of,
 )
 from countersink.runtime.members import check_member, no_salt, no_salt_of_time
+from countersink.runtime.process import Closable
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamMisconfigured
 
 _ONE: Final = 1
 
 
-class Producer(Recorded):
+class Producer(Recorded, Closable):
     """Counts events: accepts increments in well under a microsecond each, folds them into rows
     (adds up the increments of a key in a minute), and sends the rows to Redis in the background.
 
@@ -351,12 +352,6 @@ class Producer(Recorded):
         and the directory can be used now."""
         spool = self._spool
         return spool is not None and (not spool.failure or (not spool.failing and spool.look()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start_over(self) -> None:
         """Begin with empty buffers and new threads, not started. Called by the constructor, and in

@@ -1,7 +1,7 @@
 """Names of processes (host, pid, random digits), and their stop by SIGTERM or SIGINT. After the
 signal, a process ends when its work is finished. A second signal or a time limit forces the end,
-with exit status 1. The module also finds the host in a ``Host`` header, and recognizes loopback
-hosts.
+with exit status 1. The module also finds the host in a ``Host`` header, recognizes loopback hosts,
+and has a base class of objects that are closed.
 
 A Python signal handler runs between two instructions of the main thread. It runs late if that
 thread hangs in a call, and the thread may hold a lock that the handler needs. So the handlers here
@@ -20,9 +20,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, Self
 
 from countersink.runtime.log import Log
+
+
+class Closable:
+    """A context manager that calls ``close()`` at the end of its block."""
+
+    close: Callable[[], object]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FORCED: Final = 1

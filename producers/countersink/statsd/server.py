@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from threading import Thread
-from typing import Final, Self
+from typing import Final
 
+from countersink.runtime.process import Closable
 from countersink.statsd.errors import CannotListen, MapError
 from countersink.statsd.options import DRAIN_SECONDS, Address, Rules, StatsdOptions, addresses, load
 from countersink.statsd.sockets import Datagrams, Streams
@@ -32,7 +33,7 @@ _DROPS: Final = 8
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-class Server:
+class Server(Closable):
     """A StatsD listener. It listens from its construction until :meth:`close`, and is a context
     manager.
 
@@ -73,12 +74,6 @@ class Server:
             self._close_sockets = stack.pop_all()
         self.listening = tuple(socket_url(each) for each in (*self._datagrams, *self._streams))
         self.log(StatsdAction.LISTENING, "listening", at=" ".join(self.listening))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @property
     def figures(self) -> Figures:

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from countersink.database.errors import (
 )
 from countersink.database.sql import Dialect, marks, parts, show
 from countersink.database.url import Settings
+from countersink.runtime.process import Closable
 
 Result = TypeVar("Result")
 Connect = Callable[[], "Session"]
@@ -41,7 +42,7 @@ _LONGEST_PAUSE: Final = 0.5
 
 
 @dataclass(eq=False, repr=False)
-class Session(AbstractContextManager["Session", None]):
+class Session(Closable):
     """A connection to MySQL whose session variables are set. Only the thread that uses it may call
     its methods, except that any thread may call :meth:`abort` and
     :func:`countersink.database.connection.interrupt`.
@@ -298,9 +299,6 @@ class Session(AbstractContextManager["Session", None]):
             with suppress(OSError):  # not connected any more
                 # Not sock.shutdown(): on a TLS socket it drops state that another thread uses.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
@@ -24,6 +24,7 @@ from countersink.database.errors import (
 )
 from countersink.database.session import Connect, Session, rerun
 from countersink.database.url import Settings
+from countersink.runtime.process import Closable
 
 PATIENCE_S: Final = 60.0
 """Seconds for which :meth:`KeptSession.run` waits for a server that does not answer."""
@@ -102,7 +103,7 @@ def require_schema(session: Session) -> None:
         )
 
 
-class KeptSession(AbstractContextManager["KeptSession", None]):
+class KeptSession(Closable):
     """A session for one thread. It is opened at its first use, and opened again if it is lost or
     idle for too long. Only :meth:`abort` may be called by other threads.
 
@@ -124,9 +125,6 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         self._attempts = attempts
         self._used_at = 0.0
         self._session: Session | None = None
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __call__(self) -> Session:
         """Return the session, for one transaction. Open it again if it was lost or idle for 15 s.

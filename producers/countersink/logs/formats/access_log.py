@@ -234,14 +234,12 @@ class AccessLog(LineReader):
 
     def _key_of(self, found: Found) -> RowKey | None:
         groups = (found,) if isinstance(found, bytes) else found
-        return self._finished(self._key(groups)) if self._fulfils(groups) else None
+        fits = all(holds(read(groups)) for read, holds in self._tests)
+        return self._finished(self._key(groups)) if fits else None
 
     def _label_of(self, found: Found) -> int | None:
         minute = self._form.minute((found,) if isinstance(found, bytes) else found)
         return self._bucket(minute) if self._within(minute) else None
-
-    def _fulfils(self, found: Sequence[bytes]) -> bool:
-        return all(holds(read(found)) for read, holds in self._tests)
 
     def _within(self, minute: int) -> bool:
         return self._range is None or self._range[0] <= minute < self._range[1]
