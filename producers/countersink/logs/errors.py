@@ -37,16 +37,18 @@ class Damaged(Exception):
 
 
 class UnknownFormat(Exception):
-    """A log's format is not recognized, is not the same in all lines, lacks a requested field, or
-    needs a time zone. The message names the options to give.
+    """A log's format is not recognized, is not the same in all its first lines, lacks a requested
+    field, or needs a time zone. The message says what is wrong, and names options that help.
     """
 
 
 class PositionError(ExplainedError):
-    """The position up to which a log was counted cannot be used; the message says what to do."""
+    """``countersink tail`` cannot use its position file, or the position in it (the place up to
+    which the log was counted). The message says what to do.
+    """
 
 
 class TailError(ExplainedError):
-    """``countersink tail`` cannot go on; the message says what to do. Lines that were counted and
+    """``countersink tail`` cannot go on; the message says why. Lines that were counted and
     stored before stay counted.
     """

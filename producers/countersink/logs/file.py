@@ -71,7 +71,7 @@ PACKINGS: Final = tuple(
 
 
 def packing(first: bytes) -> Packing | None:
-    """Return the compression of data by its first 16 bytes; None if they show no known one."""
+    """Return the compression of data by its first bytes (16 are enough); None if none is found."""
     return next((one for one in PACKINGS if one.magic.match(first)), None)
 
 
@@ -83,7 +83,7 @@ def check_begun(first: bytes, name: str) -> None:
     """Refuse an empty file whose name is that of a compressed file: its copy is not complete.
 
     Raises:
-        LogError: ``first``, the file's beginning, is empty, and ``name`` ends as in ``EXTENSIONS``.
+        LogError: ``first`` (first bytes) is empty, and ``name`` ends with one of ``EXTENSIONS``.
     """
     if not first and name.endswith(EXTENSIONS):
         raise LogError(
@@ -187,13 +187,12 @@ def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 class Unpacker:
-    """Reader of a compressed file by uncompressed offsets. A read far before the offset of the
-    previous read unpacks the file from its beginning again.
+    """Reader of a compressed file by uncompressed offsets. A read more than 2 MiB before an earlier
+    read may unpack the file from its beginning again.
 
     Args:
         packed: the compression.
-        read: takes a size and an offset in the compressed file; returns up to so many bytes of the
-            file from that offset on, b"" at its end.
+        read: takes (size, offset); reads up to so many bytes of the file there, b"" at its end.
 
     Attributes:
         end: the uncompressed offset up to which the file was unpacked.
@@ -240,13 +239,13 @@ class Unpacker:
         return bytes(self._recent[begin : begin + size])
 
     def _forget(self, offset: int) -> None:
-        """Drop the unpacked bytes that are more than ``_KEPT`` bytes before ``offset``."""
+        """Drop bytes more than ``_KEPT`` bytes before ``offset`` or, if smaller, ``end``."""
         forgotten = max(0, min(offset, self.end) - _KEPT - self._start)
         del self._recent[:forgotten]
         self._start += forgotten
 
     def _next(self) -> bytes:
-        """Read the next bytes of the compressed file."""
+        """Return the next bytes of the compressed file, up to ``BLOCK`` of them; b"" at its end."""
         data = self._file(BLOCK, self.position)
         self.position += len(data)
         return data
@@ -257,7 +256,7 @@ def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
 
     Raises:
         LogError: the compression is not supported (in a pipe, ``piped``, none is), the text is
-            UTF-16/32, or the log is empty although its name is that of a compressed file.
+            UTF-16/32, or the log is empty although ``name`` is that of a compressed file.
     """
     check_begun(head, name)
     packed = packing(head)
@@ -280,8 +279,8 @@ class LogFile(Closable):
         compressed: whether the file's first bytes show a compression; its name does not matter.
 
     Raises:
-        LogError: the file cannot be opened, is no regular file, has an unsupported compression or
-            encoding, or is empty although its name is that of a compressed file.
+        LogError: the file cannot be opened or read, is no regular file, has an unsupported
+            compression or encoding, or is empty although its name is that of a compressed file.
     """
 
     def __init__(self, path: str) -> None:
@@ -307,7 +306,7 @@ class LogFile(Closable):
         """Return up to ``size`` uncompressed bytes from ``offset`` on; b"" at the end.
 
         Raises:
-            LogError: the file cannot be read, or its compressed data is damaged.
+            LogError: the file cannot be read, or its data is damaged at or before ``offset``.
         """
         if self._unpacker is None:
             return self._pread(size, offset)
@@ -320,7 +319,8 @@ class LogFile(Closable):
             ) from error
 
     def holds(self, offset: int) -> bool:
-        """Return whether the file has ``offset`` uncompressed bytes or more. Raises LogError."""
+        """Return whether the file has ``offset`` uncompressed bytes or more. Raises LogError if a
+        compressed file cannot be read up to there."""
         if not self.compressed:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1
@@ -356,8 +356,8 @@ class Pipe:
 
     def take(self, size: int) -> bytes | None:
         """Return the next bytes, about ``size`` at most; b"" at the end of the data. Return None if
-        no data came within 0.2 s, or as long as fewer than 8 bytes have come in all: a later call
-        returns them.
+        no data came within 0.2 s, or if fewer than 8 bytes have come in all. A later call returns
+        these bytes, at the latest at the end of the data.
 
         Raises:
             LogError: the data is compressed, or UTF-16 or UTF-32.

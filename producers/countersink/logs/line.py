@@ -176,11 +176,11 @@ _MONTHS: Final = {
 def split_request(request: str) -> tuple[str, str, str]:
     """Split a request line into method, target and version.
 
-    The version is '' if the line has none (HTTP/0.9). Spaces inside the target are kept, because
-    some servers accept them.
+    Only a GET without spaces in its target may lack the version (HTTP/0.9), which is '' then.
+    Before a version, spaces inside the target are kept, because some servers accept them.
 
     Raises:
-        Malformed: the text is no request line.
+        Malformed: the text is no request line, or lacks its version.
     """
     method, _, rest = check_target(request).rstrip(" ").partition(" ")
     target, _, version = rest.rpartition(" ")
@@ -308,7 +308,7 @@ _NAMES: Final = re.compile(
 
 def diagnosis(line: bytes) -> str:
     """Return the reason for rejecting a line that is neither in common nor in combined format. The
-    reason names the first part of the format that the line lacks.
+    reason names the first part of the format that is missing or malformed.
     """
     opened = re.search(_TIME, line)
     if opened is None:

@@ -36,12 +36,13 @@ def line_reader(
         log_format: the format in the notation of the server's configuration. If it is given,
             ``input_format`` is ignored; ``log-format`` requires it.
         envelope: the kind of text around each line, such as ``syslog``; '' for none.
-        time_zone: the IANA name of the zone of times that have none; '' for none. Not used for
-            JSON: ``json_lines`` knows the time zone.
+        time_zone: the IANA name of the zone of times that have none; '' for none (UTC for W3C).
+            Not used for JSON: ``json_lines`` knows the time zone.
 
     Raises:
-        ValueError: ``log_format`` is invalid; or the format lacks a requested field (not checked
-            for JSON and W3C), needs a time zone, refuses the given one, or allows no envelope.
+        ValueError: ``log_format`` is invalid; or the format lacks a requested field, needs a time
+            zone, refuses the given one, or allows no envelope. For W3C, only the envelope is
+            checked here. For JSON, ``json_lines`` alone raises errors.
     """
     reader: AccessLog | JsonLines | W3cLog
     if log_format or input_format == "log-format":

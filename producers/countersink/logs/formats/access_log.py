@@ -60,8 +60,8 @@ _UNMATCHED: Final = Malformed("the line is not of the block's pattern")
 class _Table(dict[Found, V | Exception | None]):
     """Cache from the captured bytes of a line to the line's key, or to the label of its bucket. A
     lookup computes a missing value by ``work_out``. The value is None for a line that the options
-    leave out. For a line that is rejected, or whose bucket is unknown, a lookup returns the
-    exception, and does not store it.
+    leave out. If ``work_out`` raises an exception, a lookup returns the exception, and does not
+    store it. Results for more than 500 bytes are not stored either.
     """
 
     def __init__(self, work_out: Callable[[Found], V | None]) -> None:
@@ -149,10 +149,10 @@ class AccessLog(LineReader):
         _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
 
     def _count_period(self, block: RecordBlock, tally: RecordTally) -> bool:
-        """Count a block by its period (see :class:`Periods`), and return True. The few lines
-        outside the period are read one by one. If the block has no period, or more than one line
-        in ``_OTHERS`` outside it, count nothing and return False. Callers do this only where keys
-        and conditions need the request alone.
+        """Count a block by its period (see :class:`Periods`), and return True. The few lines that
+        the period's pattern does not match are read one by one. Count nothing and return False if
+        the block has no period, if more than 1 in 8 lines (``_OTHERS``) do not match, or if the
+        pattern does not find every line. The keys and conditions must need the request alone.
         """
         data, lines = block.data, len(block.numbers)
         period = self._periods.find(data)
@@ -174,8 +174,9 @@ class AccessLog(LineReader):
         return True
 
     def _match(self, block: RecordBlock) -> list[tuple[bytes, ...]]:
-        """Return the captured bytes of each line, or all b"" for a line that must be read alone: a
-        malformed or blank line, or each line of a block in which some line holds a newline.
+        """Return the captured bytes of each line. They are all b"" for a line that must be read
+        alone: a malformed, blank or unusual line, or each line of a block in which some line holds
+        a newline.
         """
         data, lines = block.data, len(block.numbers)
         if b"\\" not in data:
@@ -193,9 +194,19 @@ class AccessLog(LineReader):
         block: RecordBlock,
         tally: RecordTally,
     ) -> tuple[list[RowKey | Exception | None], list[int | Exception | None]]:
-        """Return the keys and labels of the lines that have both. Lines with an error are read
-        again one by one, and counted, rejected or left out. Lines with None are left out, that is,
-        added to ``tally.filtered`` alone.
+        """Return the keys and labels of the lines that have both. A line with an error in place of
+        its key or label is read again by itself: it is counted, rejected, left out or, if blank,
+        skipped. Any other line with None as key or label is left out: it is only added to
+        ``tally.filtered``.
+
+        Args:
+            keys: the key of each line of ``block``; an error, or None if the options leave it out.
+            labels: the label of each line's bucket; an error, or None likewise.
+            block: the lines.
+            tally: the counts to which lines are added that are read again or left out.
+
+        Raises:
+            Exception: the bucket of a line that is read again is unknown.
         """
         places: list[int] = []
         for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
@@ -260,7 +271,8 @@ def _count(keys: list[RowKey], labels: list[int], tally: RecordTally) -> None:
 @lru_cache(maxsize=256)
 def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
     """Return the pattern for ``findall`` that finds every line of a block. It captures the request
-    of a line with one of these times, and b"" for any other line.
+    of a combined or common line with one of these times, and b"" for any other line (also for
+    some lines whose user has spaces).
 
     Args:
         time: the pattern of the times.
@@ -271,7 +283,8 @@ def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
 
 def _linewise(line: bytes) -> re.Pattern[bytes]:
     """Return the pattern for ``findall`` that finds every line of a block, with its newline. It
-    captures the groups of a line that matches ``line``, and nothing of any other line.
+    captures the groups of a line that matches ``line``, and nothing of any other line. ``line`` is
+    the pattern of a line without its newline; blanks may follow it.
     """
     return re.compile(rb"(?:" + line + rb"(?:\n|[^\S\n]++\n)|.*\n)")
 
@@ -316,9 +329,9 @@ class Periods:
 
     def _only_label(self, first: bytes, last: bytes) -> int | None:
         """Return the label of the bucket that holds all minutes from ``first`` to ``last``. Return
-        None if several buckets hold them, if some are not counted, or if a label cannot be found.
-        In the last case, reading a line of that time raises the error. Both times are written as
-        for :func:`minute_of`.
+        None if several buckets hold them, if some are not counted, or if a time or its bucket gives
+        an error; reading a line of that time by itself gives the error again. Both times are
+        written without seconds: ``17/May/2015:10:05+0000``.
         """
         try:
             minutes = range(minute_of(first), minute_of(last) + 1)

@@ -85,13 +85,14 @@ class Detected:
 
 
 def detect(lines: Sequence[bytes]) -> Detected | None:
-    """Return the format of the first :data:`MOST_LINES` lines; None if none is in a known format.
+    """Return the format and envelope of the first :data:`MOST_LINES` lines; None if none of these
+    lines is in a known format.
 
     Lines in no known format are ignored, because every log has some. If some lines are
     vhost_combined and others combined, the result is vhost_combined, which reads both.
 
     Raises:
-        UnknownFormat: lines are in different formats.
+        UnknownFormat: lines are in different formats or envelopes.
     """
     found: dict[Detected, int] = {}
     for number, line in enumerate(lines[:MOST_LINES], 1):
@@ -111,7 +112,7 @@ def detect(lines: Sequence[bytes]) -> Detected | None:
 
 def undetected_reason(lines: Sequence[bytes]) -> str:
     """Return the error message for lines in which :func:`detect` finds no format; '' if all lines
-    are blank.
+    are blank. The message says what is wrong with the first line that is not blank.
     """
     for number, line in enumerate(lines, 1):
         if stripped := line.strip(_BLANK):
@@ -123,7 +124,7 @@ def undetected_reason(lines: Sequence[bytes]) -> str:
 
 
 def format_of(line: bytes) -> Detected | None:
-    """Detect the format of one line, and the envelope (such as syslog's) around it; None where no
+    """Return the format of one line, and the envelope (such as syslog's) around it; None where no
     format is recognized.
     """
     plain = _plain_format_of(line)

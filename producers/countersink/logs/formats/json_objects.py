@@ -93,7 +93,7 @@ def getter(text: str) -> Get:
     None if there is no value, or if it is null.
 
     Raises:
-        ValueError: a step of the path has no name.
+        ValueError: a step of a dotted path has no name.
     """
     steps = path(text)
     if len(steps) == 1:
@@ -143,8 +143,8 @@ def text_of(get: Get, name: str) -> Callable[[object], str]:
 
 
 def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
-    """Return a function like that of :func:`text_of`, which returns '' for a missing
-    value or null.
+    """Return a function that reads a value by ``get`` and makes a text of it by :func:`as_text`. It
+    returns '' if the value is missing or null; ``name`` is the field's name for errors.
     """
     return lambda record: "" if (value := get(record)) is None else as_text(value, name)
 
@@ -154,10 +154,11 @@ def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
 
 def json_getter(input_format: str, name: str) -> Get:
     """Return a function that reads the field ``name`` from a format's objects: the member at the
-    path ``name`` or, if that is missing or null, the member in which this format has the field.
+    path ``name`` or, if that is missing or null, the member in which this format has the field. The
+    function returns None if there is neither.
 
     Raises:
-        ValueError: the name is no path.
+        ValueError: ``name`` is a dotted path, in which a step has no name.
     """
     by_path = getter(name)
     other = _GETTERS.get(input_format, {}).get(name)
@@ -168,9 +169,9 @@ def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
     """Return a function that reads the time from a format's objects; None if the format has no time
     and ``names`` is empty.
 
-    With several names, the function raises ``Malformed`` if an object lacks one of them. Otherwise
-    it returns the value as it is, None if that is missing; for ``caddy``, it raises ``Malformed``
-    for an object that is no request.
+    With several names, the function returns a text, and raises ``Malformed`` if an object lacks one
+    of them. With one name or none, it returns the value as it is, None if that is missing; for
+    ``caddy``, it raises ``Malformed`` for a message of another logger than Caddy's request logger.
 
     Args:
         input_format: the name of the format.
@@ -178,7 +179,7 @@ def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
             format's own field is read.
 
     Raises:
-        ValueError: a name is no path.
+        ValueError: a name is a dotted path, in which a step has no name.
     """
     getters = [json_getter(input_format, name) for name in names]
     if len(getters) > 1:
@@ -188,9 +189,9 @@ def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
 
 
 def _caddy_request_getter(get: Get) -> Get:
-    """Return a function that calls ``get`` for objects of Caddy's request logger, or without a
-    logger's name. It raises ``Malformed`` for objects of other loggers, which log requests once
-    more, or other things.
+    """Return a function that applies ``get`` to objects of Caddy's request logger, or without a
+    logger's name. The function raises ``Malformed`` for objects of other loggers: these log
+    requests a second time, or other things.
     """
 
     def of_request(record: object) -> object:
@@ -207,7 +208,9 @@ def _caddy_request_getter(get: Get) -> Get:
 
 
 def json_format_of(record: object) -> str | None:
-    """Detect the format of an object by the names of its members; None where it is unknown."""
+    """Return the format of an object by its members: ``caddy``, ``traefik`` or ``nginx-json``; None
+    if the members are of none of these formats.
+    """
     if not isinstance(record, dict):
         return None
     request = record.get("request")

@@ -92,7 +92,7 @@ class AccessField:
 
 def client_of(address: str) -> str:
     """Return the client's address without its port, or the client's name. If ``address`` is a list
-    with commas, return its first item.
+    with commas, only its first item is used.
 
     Raises:
         Malformed: the address has a number above 255.
@@ -108,17 +108,17 @@ def client_of(address: str) -> str:
 
 
 def client_text(raw: bytes) -> str:
-    """Return the client's address or name from the bytes of this field; see :func:`client_of`."""
+    """Return the client's address (without its port) or name, from the bytes in the log."""
     return client_of(text(raw))
 
 
 def unquoted_text(raw: bytes) -> str:
-    """Return the client's text, from the bytes in the log; quotes around them are removed."""
+    """Return the text that the client sent, from the bytes in the log, without quotes around it."""
     return text(raw[1:-1] if raw[:1] == b'"' else raw)
 
 
 def plain(group: str, undo: Undo = text) -> AccessField:
-    """Make the field that one group holds; ``undo`` turns its bytes into the client's text."""
+    """Make the field that one group holds; ``undo`` makes the field's text of the bytes."""
     return AccessField((group,), undo)
 
 
@@ -172,7 +172,7 @@ class LineFormat:
         times: the groups that hold the time, in their order.
         minute: takes the bytes of these groups, and returns the whole Unix minute; raises
             ``Malformed``.
-        diagnosis: takes a line that does not match, and returns which part of the format it lacks.
+        diagnosis: takes a line that does not match, and returns the reason for rejecting it.
         exception: like ``pattern``, for rare lines that ``pattern`` does not match, or None.
     """
 
@@ -202,8 +202,8 @@ class LineFormat:
 
 
 def clock_minute(clock: Clock) -> Minute:
-    """Return a function that takes the bytes of a time's groups, joins them by spaces, and returns
-    the whole Unix minute.
+    """Return a function that takes the bytes of a time's groups, joins them by spaces, parses the
+    text by ``clock``, and returns the whole Unix minute. It raises ``Malformed``.
     """
 
     def minute(found: Sequence[bytes]) -> int:
@@ -240,7 +240,7 @@ class Layout:
     end: bytes = b""
 
     def pattern(self, captured: Collection[str]) -> bytes:
-        """Return the pattern of a line, with the groups ``captured``; see ``LineFormat``."""
+        """Return the pattern of a line. Values whose groups are in ``captured`` are captured."""
         return b"".join(self._piece(part, captured) for part in self.parts) + self.end
 
     def diagnosis(self, line: bytes) -> str:
@@ -289,7 +289,7 @@ class Term:
     """A directive of Apache, or a variable of nginx, in ``--log-format``. It stands for a value.
 
     Attributes:
-        name: the name of the value's field, in lower case.
+        name: the name of the value's field, such as ``status`` or ``header:referer``.
         shown: the directive or variable as the user wrote it.
         at: the position of its first character in the format, from 1.
         kind: the kind of the value, which decides its pattern: a name from :data:`_PATTERNS`, or
@@ -363,7 +363,7 @@ def _place(parts: Sequence[str | Term], number: int, escaped: bool) -> bytes | V
 
 
 def _opens_time(after: str | Term, then: Sequence[str | Term]) -> bool:
-    """Return whether `` [`` and a time follow a value, so that a user there may have spaces.
+    """Return whether `` [`` and an access log's time follow a value: a user there may have spaces.
 
     Args:
         after: the part after the value.
@@ -485,8 +485,8 @@ def _time(
     a time by itself (``auto``); if there is none, all times in their order, joined.
 
     Raises:
-        ValueError: the format has no time of day, its time has a zone though ``time_zone`` is
-            given, or :class:`~countersink.logs.times.Clock` refuses its pattern or the zone.
+        ValueError: the format has no time of day, ``time_zone`` is given beside an ``auto`` time,
+            or :class:`~countersink.logs.times.Clock` refuses the joined pattern or the zone.
     """
     times = [(value, group) for value, group in values if value.time]
     for value, group in times:

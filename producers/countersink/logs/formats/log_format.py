@@ -241,8 +241,9 @@ def _variable(found: re.Match[str]) -> Term:
 
 
 def _unquoted(text: str) -> tuple[str, bool]:
-    """Return the format in a line of nginx's configuration, without its quotes, and whether nginx
-    escapes values. If ``text`` is a format already, it is returned unchanged, with True.
+    """Return the format in a ``log_format`` line of nginx's configuration, without its quotes, and
+    whether nginx escapes values. The line may lack ``log_format`` and the name. Any other text is a
+    format already, and is returned unchanged, with True.
 
     Raises:
         ValueError: the line has ``escape=json`` or an unknown ``escape``, or an open quote.

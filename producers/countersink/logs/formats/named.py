@@ -86,8 +86,8 @@ def _haproxy_text(raw: bytes) -> str:
 
 
 def _haproxy_client(raw: bytes) -> str:
-    """Return the client's address without its port. In a log of HAProxy, an IPv6 address has no
-    brackets, and a client on a Unix socket is ``unix``.
+    """Return the client's address without its port, from the bytes in a log of HAProxy: an IPv6
+    address need not have brackets. For a client on a Unix socket, return ``unix``.
     """
     return client_text(raw.rpartition(b":")[0] or raw)
 
@@ -119,7 +119,7 @@ def _apache_format(
     fields: Mapping[str, AccessField],
     pattern: Callable[..., bytes] = line_pattern,
 ) -> LineFormat:
-    """Make one of the formats that Apache's documentation names. Their times have a zone.
+    """Make one of Apache's formats: combined, common or vhost_combined. Their times have a zone.
     ``pattern`` makes the pattern of a line, as :func:`line_pattern` does.
     """
     return LineFormat(

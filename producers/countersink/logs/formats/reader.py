@@ -49,11 +49,10 @@ class RecordBlock:
     """Successive records of a source, or a single line that is too long to be read.
 
     Attributes:
-        numbers: the number of each record's first line in the source, from 1; a range where every
-            record is one line.
-        records: the records, without the newlines at their ends and the NULs before them; or, where
-            every record is one line, all records as one text with a newline after each.
-        rejected: the line that is too long; then the block has no records.
+        numbers: the number of each record's first line in the source, from 1.
+        records: a list of the records, without the newlines at their ends and the NULs before them.
+            Or, possible if every record is one line: all as one text, with a newline after each.
+        rejected: a list of the line that is too long, else empty; with it, there are no records.
     """
 
     numbers: Sequence[int]
@@ -85,7 +84,7 @@ class RecordTally:
         bucket: takes a whole Unix minute, and returns the label (number) of its bucket; by default
             the minute itself. Readers cache its results as long as tallies have an equal function.
         amounts: the amounts by label, and then by key or dimensions; a sum may exceed 64 bits.
-        lines: number of records that were read, blank lines and a header included.
+        lines: number of records that were read; blank, too long and header lines included.
         counted: number of lines that gave an amount.
         filtered: number of lines that the options leave out.
         rejected: the lines that could not be counted.
@@ -117,7 +116,7 @@ class RecordTally:
         self.counted += 1
 
     def add(self, other: "RecordTally") -> None:
-        """Add all counts of another tally, whose ``bucket`` must give the same labels."""
+        """Add the counts and rejected lines of a tally whose ``bucket`` gives the same labels."""
         for label, amounts in other.amounts.items():
             self.amounts[label].update(amounts)
         self.lines += other.lines
@@ -126,7 +125,7 @@ class RecordTally:
         self.rejected += other.rejected
 
     def reject(self, line: int, reason: str | Malformed, text: bytes = b"") -> None:
-        """Add a line that could not be counted, with the beginning of its reason and text."""
+        """Add to ``rejected`` the line number ``line``, and the beginnings of reason and text."""
         misread = isinstance(reason, Misread)
         reason = str(reason)
         if len(reason) > LONGEST_REASON:
@@ -139,14 +138,15 @@ class LineReader(Protocol):
 
     All methods but ``count`` are for formats with directives: lines such as ``#Fields:``, which say
     how the lines after them are read. Blocks may be counted in any order, if the reader knows the
-    directives before them. In other formats, no line depends on another.
+    directives before them. In other formats, they do nothing.
     """
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
         """Add the counts and rejected lines of ``block`` to ``tally``."""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Note the directives (lines such as ``#Fields:``) before ``offset``, read by ``read``.
+        """Note the directives (lines such as ``#Fields:``) before ``offset``, read by ``read``. By
+        default, for formats without directives, do nothing.
 
         Raises:
             Exception: any error that ``read`` raises.
@@ -155,22 +155,21 @@ class LineReader(Protocol):
 
     def note_directives(self, number: int, data: bytes, stop: int) -> None:
         """Note the directives (lines such as ``#Fields:``) in the lines ``data[:stop]``, of which
-        the first has the number ``number``. A reader in another process counts these lines.
-        """
+        the first has the number ``number``. By default, for formats without, do nothing."""
         return
 
     def directives(self, number: int) -> object:
         """Return the directives that apply to the line ``number``, for :meth:`set_directives` of
-        another reader of the source. The result can be pickled.
-        """
+        another reader; they can be pickled. By default, for formats without, return None."""
         return None
 
     def set_directives(self, number: int, directives: object) -> None:
-        """Use ``directives``, which another reader's :meth:`directives` returned for ``number``."""
+        """Use ``directives``, which another reader's :meth:`directives` returned for ``number``. By
+        default, for formats without directives, do nothing."""
         return
 
     def day_of(self, number: int) -> bytes:
-        """Return a line's day if only a directive gives it, for the line's sample; else b""."""
+        """Return a line's day, for its sample, if only a directive gives it; by default, b""."""
         return b""
 
 
@@ -204,7 +203,7 @@ class EnvelopeReader(LineReader):
 
     Args:
         reader: the other reader, of a format without directives.
-        envelope: the kind of text around each line, such as ``syslog``; a line without is rejected.
+        envelope: the text around each line, such as ``syslog``; non-blank others are rejected.
     """
 
     quoted = None
@@ -239,13 +238,13 @@ _VISITOR: Final = "\0visitor"
 
 
 def with_visitor(key: RowKey, visitor: str) -> RowKey:
-    """Join a line's key or dimensions and its visitor to one key, by which tallies count."""
+    """Join a line's key or dimensions and its visitor to one tuple, by which tallies count."""
     pairs = (("", key),) if isinstance(key, str) else key
     return (*pairs, (_VISITOR, visitor))
 
 
 def without_visitor(key: RowKey) -> tuple[RowKey, str | None]:
-    """Return the two parts that :func:`with_visitor` joined; for another key, (key, None)."""
+    """Return (key or dimensions, visitor) as :func:`with_visitor` joined them; else (key, None)."""
     if isinstance(key, str) or key[-1][0] != _VISITOR:
         return key, None
     visitor = key[-1][1]
@@ -325,8 +324,9 @@ class Keys:
         getter: Callable[[str], Callable[[R], str]],
         optional: Callable[[str], Callable[[R], str]],
     ) -> Callable[[R], FoundKey]:
-        """Return a function that takes a record, and returns the argument of :meth:`finished`: the
-        key, or the values of the dimensions; then the values of the visitor's fields, if any.
+        """Return a function that takes a record, and returns the argument of :meth:`finished`: a
+        text, the key; or, with dimensions or a visitor, a tuple: the key, or the values of the
+        dimensions, and then the values of the visitor's fields, if any.
 
         Args:
             getter: takes the name of a field of the key; returns a function that reads the field.
@@ -344,8 +344,8 @@ class Keys:
     def tests(
         self, getter: Callable[[str], Callable[[R], str]]
     ) -> list[tuple[Callable[[R], str], Callable[[str], bool]]]:
-        """Return two functions for each condition: the first reads the condition's field from a
-        record, the second says whether the condition holds for the text.
+        """Return a pair of functions for each condition: the first reads the condition's field
+        from a record, the second says whether the condition holds for the text.
 
         Args:
             getter: takes the name of a field, and returns a function that reads it from a record.
@@ -353,12 +353,12 @@ class Keys:
         return [(getter(each.field), template.condition_test(each)) for each in self._where]
 
     def finished(self, found: FoundKey) -> RowKey | None:
-        """Return the checked key or dimensions in ``found``, the result of a function of
-        :meth:`key_of`, joined with the visitor if there is one. Return None if the key is excluded.
+        """Return the key or dimensions in ``found``, the result of a function of :meth:`key_of`,
+        joined with the visitor if there is one. Texts are cut to 255 bytes; with ``strip_query``,
+        those of key or dimensions also before ``?``. Return None if the key is excluded.
 
         Raises:
-            Malformed: a text has no UTF-8 form.
-        """
+            Malformed: a text has no UTF-8 form."""
         try:
             if self._visitor and not isinstance(found, str):
                 visitor = " ".join([check_key(value) for value in found[-len(self._visitor) :]])
@@ -387,7 +387,7 @@ def _checked(dimensions: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]
     """Check dimensions and return them unchanged.
 
     Raises:
-        ValueError: there are too many, a name is invalid or occurs twice, or a field's name is ''.
+        ValueError: there are more than 8, a name is invalid or occurs twice, or a field is ''.
     """
     names = [check_name(name) for name, _ in dimensions]
     if names:

@@ -77,8 +77,9 @@ class RecordRule(Generic[R]):
     def cell(self, record: R) -> tuple[RowKey, int, int] | None:
         """Return the key or dimensions, the Unix minute and the amount of a record.
 
-        Returns None for a record that the options leave out. A record that is left out because of
-        its counter, a condition or its time is not rejected, whatever else is wrong with it.
+        Returns None for a record that the options leave out. The parts of the record are
+        read in this order: counter, conditions, time, key, amount. The first part that leaves the
+        record out, or that cannot be read, decides.
 
         Raises:
             Malformed: the record cannot be counted.
@@ -130,7 +131,8 @@ class AmountFormat:
 
         Raises:
             Misread: the text may mean either of two amounts.
-            Malformed: the field has no amount.
+            Malformed: the field has no amount, or one that is not a whole number of 64 bits, or is
+                a JSON number that may have been rounded.
         """
         if isinstance(found, str):
             plain = found.isdecimal() and found.isascii() and len(found) <= _DIGITS
@@ -177,9 +179,10 @@ def _element(line: bytes) -> bytes:
 
 
 def is_array(head: bytes) -> bool:
-    """Return True if a source is a JSON array whose objects are not each on a line of their own, so
-    that :class:`JsonLines` cannot read it; otherwise False. ``head`` is the beginning of the
-    source.
+    """Return True if a source is a JSON array without one object on each line, which
+    :class:`JsonLines` cannot read: ``head``, its beginning, begins with ``[``, and the first line
+    with more than a bracket has no complete object. Return False for any other source, also for an
+    empty array.
     """
     if not head.lstrip(BLANK + b"\n").startswith(b"["):
         return False
@@ -260,8 +263,8 @@ class JsonLines(LineReader):
 
 
 def _record(line: bytes) -> dict[str, object] | None:
-    """Return the JSON object on a line, or in a line of an array; None where the line has only
-    blanks or brackets.
+    """Return the JSON object on a line, or in a line of an array; None if the line is blank, or has
+    only the bracket that begins or ends an array.
 
     Raises:
         Malformed: the line has no JSON object.

@@ -87,8 +87,8 @@ class Directives:
 
     @property
     def shape(self) -> tuple[tuple[str, ...], str]:
-        """The part that decides which reader reads the lines: the names, and the date; '' if lines
-        have their own dates.
+        """The names, and the date, by which the reader of the lines is chosen. In place of the date
+        there is '' if lines have their own dates.
         """
         return self.names, "" if "date" in self.names else self.date
 
@@ -115,7 +115,8 @@ _LATER_DIRECTIVE: Final = re.compile(rb"\n" + _WHOLE)  # fast, as it begins with
 
 def _directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the bytes of each complete directive (line that begins with ``#``) in
-    ``data``, which begins where a line begins. NULs before a directive are left out.
+    ``data``, which begins where a line begins. NULs and a byte order mark before a directive are
+    left out. A directive without a newline at its end is not complete.
     """
     first = _FIRST_DIRECTIVE.match(data)
     for found in chain((first,) if first else (), _LATER_DIRECTIVE.finditer(data)):
@@ -129,8 +130,8 @@ separated by tabs.
 
 
 def _has_tabs(line: bytes) -> bool | None:
-    """Return whether tabs separate the values of a line; False also for a line with one value, and
-    None for a directive (``#`` line).
+    """Return whether tabs separate the values of a line, that is, a tab follows its first value.
+    Return False also for a line with one value, and None for a directive (``#`` line).
     """
     if line.startswith((b"#", b"\xef\xbb\xbf#")):
         return None
@@ -147,6 +148,7 @@ def _w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> L
 
     Raises:
         Malformed: the directives tell no time, or no date.
+        ValueError: the time zone does not exist.
     """
     names = directives.names
     if not directives.timed:
@@ -231,8 +233,9 @@ class W3cLog(LineReader):
         """Note the directives (``#Fields:``, ``#Date:``) in ``head``, the beginning of the source.
 
         Returns:
-            The reason why lines after the first directives cannot be read; '' where they can be, or
-            where there is no ``#Fields:``.
+            The reason why lines after these directives cannot be read; '' where they can be, or
+            where there is no ``#Fields:``. The check uses the first directives that give date
+            and time or, if none do, the first with ``#Fields:``.
         """
         self.note_directives(1, head, head.rfind(b"\n") + 1)
         named = [each for each in self._directives if each.names]
@@ -244,7 +247,9 @@ class W3cLog(LineReader):
         return found.reason(head) if isinstance(found, RejectingReader) else ""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Read the source up to ``offset``, and note its directives (``#Fields:``, ``#Date:``)."""
+        """Read the source by ``read`` up to ``offset``, and note the directives in its complete
+        lines (``#Fields:``, ``#Date:``).
+        """
         at, number, data = 0, 1, b""
         while at < offset and (more := read(min(_READ, offset - at), at)):
             at += len(more)
@@ -255,7 +260,9 @@ class W3cLog(LineReader):
             data = data[stop:]
 
     def directives(self, number: int) -> Directives:
-        """Return the directives (``#Fields:``, ``#Date:``) that apply to the line ``number``."""
+        """Return the directives (``#Fields:``, ``#Date:``) that apply to the line ``number``: the
+        last ones noted before it, or empty :class:`Directives` if there are none.
+        """
         place = bisect_left(self._at, number)
         return self._directives[place - 1] if place else Directives()
 
@@ -273,8 +280,8 @@ class W3cLog(LineReader):
         return self.directives(number).shape[1].encode()
 
     def note_directives(self, number: int, data: bytes, stop: int) -> None:
-        """Note the directives in the lines ``data[:stop]``; the first has the line number
-        ``number``.
+        """Note the directives (``#Fields:``, ``#Date:``) in the lines ``data[:stop]``; the first of
+        these lines has the number ``number``.
         """
         for at, line in _directives_in(data[:stop]):
             self._note(number + data.count(b"\n", 0, at), line)
@@ -287,7 +294,9 @@ class W3cLog(LineReader):
             self._directives.insert(place, after)
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``block`` to ``tally``."""
+        """Add the counts and rejected lines of ``block`` to ``tally``, and note the directives in
+        ``block`` (``#Fields:``, ``#Date:``).
+        """
         if not block.numbers:
             note_block(block, tally)
             return
@@ -323,8 +332,10 @@ class W3cLog(LineReader):
         reader.count(block, tally)
 
     def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
-        """Return the reader of lines to which ``directives`` apply. If these lack something that is
-        needed, such as the date, the reader rejects all lines.
+        """Return the reader of lines to which ``directives`` apply, and whose values are separated
+        by tabs or, if ``tabs`` is false, by spaces. The reader rejects all lines that are not blank
+        if the directives lack the time, the date or a requested field, or if the time zone does not
+        exist.
         """
         known = directives if directives is _CLOUDFRONT else directives.shape, tabs
         if known not in self._readers:
