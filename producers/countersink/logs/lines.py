@@ -92,13 +92,14 @@ class Parser:
 
     def begin(self, file: LogFile, offset: int) -> None:
         """Prepare to parse the lines of ``file`` from ``offset`` on. Callers do this before they
-        parse the first of these lines.
+        parse the first of these lines. Unless the user gave the format, detect it by those of the
+        file's first lines that are before ``offset``. In a W3C log, note the directives before
+        ``offset``.
 
         Raises:
-            UnknownFormat: the file's first lines are in several formats, or their format lacks a
-                requested field or needs a time zone.
-            LogError: the file cannot be read.
-        """
+            UnknownFormat: the lines before ``offset`` are in several formats, or their format lacks
+                a requested field or needs a time zone.
+            LogError: the file cannot be read."""
         self._detected = not self._auto
         if isinstance(self._reader, W3cLog):
             # Unlike other formats, it depends on the directives of the file itself.
@@ -124,16 +125,15 @@ class Parser:
             all: whether these are all lines of the source.
 
         Returns:
-            False if the lines do not show the format, and the caller must call again with more of
-            them. True if the lines can be passed to :meth:`count`: the format is known; or all
-            lines of the source, or its first :data:`MOST_LINES`, are blank. In the latter case
-            there is no format yet, and later lines may show it.
+            True if the lines can be passed to :meth:`count`: a format is known (it may be that of
+            the file before); or ``lines`` are all lines of the source, or at least
+            :data:`MOST_LINES`, and are blank. In the latter case there is no format yet, and later
+            lines may show it. Otherwise False: the caller must call again with more lines.
 
         Raises:
             UnknownFormat: the lines are in several formats, or their format lacks a requested field
-                or needs a time zone. Or all lines of the source, or its first :data:`MOST_LINES`,
-                do not show the format and are not all blank.
-        """
+                or needs a time zone. Or no format is known, although ``lines`` are all lines of
+                the source, or at least :data:`MOST_LINES`, and are not all blank."""
         if not self._detected:
             self._detect(lines)
         if self.knows_format:
@@ -150,7 +150,8 @@ class Parser:
         Blank lines, the directives of a W3C log such as ``#Fields:``, and lines that the conditions
         leave out are neither counted nor rejected. NULs before a line, as in a truncated log, are
         ignored. If the file's format is not known yet, it is detected by these lines. If they do
-        not show it, the format of the file before is used; if there is none, all are rejected.
+        not show it, the format of the file before is used; if there is none, all are rejected,
+        except blank lines.
 
         Args:
             lines: the lines, without their newlines.
@@ -310,7 +311,8 @@ class Summary:
     Attributes:
         counted: number of lines that were counted and stored.
         rejected: number of lines that could not be counted.
-        left: 1 where the last line has no newline yet and is left to the next run, else 0.
+        left: 1 if a run without ``--follow`` left the log's last line, which has no newline yet, to
+            the next run; else 0.
         lost: number of files in which reading should have gone on, but that were not found; their
             last lines may be uncounted.
     """
@@ -325,10 +327,10 @@ class Reporter:
     """Receiver of the notices and rejected lines of ``tail``; this base class ignores both."""
 
     def notice(self, text: str) -> None:
-        """Report a notice to people; ``text`` is a sentence."""
+        """Report a notice, a sentence for people. This base class ignores it."""
 
     def rejected(self, path: str, rejected: Rejected) -> None:
-        """Report a line of the file at ``path`` that could not be counted."""
+        """Report a rejected line of the file at ``path``. This base class ignores it."""
 
 
 class Hits:
@@ -337,10 +339,10 @@ class Hits:
     Args:
         parser: parses the lines.
         reporter: gets the rejected lines. Other classes send it their notices.
-        summary: the numbers of the run, which this object updates.
+        summary: the numbers of the run; this object updates ``counted`` and ``rejected``.
 
     Attributes:
-        counts: the hits.
+        counts: the number of hits by (key or dimensions, whole Unix minute).
         held: (path, lines) pairs that are not parsed yet, because their format is not known.
         lines: number of lines that were parsed since the last store.
     """
@@ -359,12 +361,11 @@ class Hits:
         return len(self.counts) >= ROWS_PER_STORE or self.lines >= LINES_PER_STORE
 
     def count(self, path: str, block: LineBlock) -> None:
-        """Count the lines of ``block``, which are from the file at ``path``. Lines whose format is
-        not known yet are kept in :attr:`held` and counted later.
+        """Count the lines of ``block``, which are from the file at ``path``; report rejected lines.
+        Lines whose format is not known yet are kept in :attr:`held` and counted later.
 
         Raises:
-            UnknownFormat: see :meth:`Parser.detect_format`.
-        """
+            UnknownFormat: the lines' format is not recognized, not the same in all, or unusable."""
         self.held.append((path, block))
         self._count_held()
 
@@ -372,8 +373,7 @@ class Hits:
         """Count the lines in :attr:`held`. Callers do this when no more lines will come.
 
         Raises:
-            UnknownFormat: see :meth:`Parser.detect_format`.
-        """
+            UnknownFormat: the lines' format is not recognized, not the same in all, or unusable."""
         if self.held:
             self._count_held(all=True)
 
@@ -391,7 +391,8 @@ class Hits:
         self.held.clear()
 
     def stored(self) -> None:
-        """Note that Redis has stored all hits: add them to the summary and clear :attr:`counts`."""
+        """Note that Redis has stored all hits: add them to the summary's ``counted``, empty
+        :attr:`counts` and set :attr:`lines` to 0."""
         self.summary.counted += sum(self.counts.values())
         self.counts.clear()
         self.lines = 0

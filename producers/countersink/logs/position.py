@@ -24,7 +24,7 @@ member of a batch       meaning
 ``prefix_bytes``        number of first bytes of the file that ``prefix`` covers: the ``#`` lines of
                         a W3C log, which may be the same in many files, and 1,024 bytes or less
 ``prefix``              SHA-256 of these bytes in hex; empty for none
-``offset``              number of uncompressed bytes of the file that have been read and counted
+``offset``              number of uncompressed bytes of the file before the next line to be read
 ``line``                number of lines of the file up to ``offset``, counted or not
 ``older``               the newest older rotated file with lines, as ``rotation.py`` writes it;
                         ``-`` for none, ``?`` if it could not be read; empty if not looked for yet
@@ -100,7 +100,7 @@ class Position:
         return f"{self.series} {self.file} {self.offset}"
 
     def is_covered_by(self, mark: str) -> bool:
-        """Return whether ``mark`` is of this position or a later one of its series; not for ''."""
+        """Return whether ``mark`` is of this or a later position of its series; '' gives False."""
         return mark.startswith(self.series) and _place(mark) >= (self.file, self.offset)
 
     def next_file(self) -> "Position":
@@ -124,11 +124,9 @@ class LogBatch:
 
 class LogMark:
     """The mark of a log in Redis: the position up to which the log's entries are in ``stream``.
-    ``source`` names the log and how it is counted; ``known`` is the mark last read or set, or '' if
-    there is none.
-
-    Raises:
-        StreamError: Redis did not answer, or refuses."""
+    ``source`` names the log and how it is counted. ``known`` is the mark that :meth:`read` or
+    :meth:`store` last found or set: '' before the first call, or for no mark. A new object asks
+    Redis which stream belongs to the log. It raises StreamError if Redis is away or refuses."""
 
     def __init__(self, client: redis.Redis, source: str) -> None:
         self._client = client
@@ -149,7 +147,8 @@ class LogMark:
         self.known = ""
 
     def read(self) -> str:
-        """Return the mark's text in Redis, '' for no mark. Raises StreamError if Redis is away."""
+        """Return the mark in Redis, '' for no mark, and keep it as :attr:`known`. Raises
+        StreamError if Redis is away or refuses."""
         with mapped():
             self.known = _text(self._client.get(self.key) or "")
         return self.known
@@ -162,8 +161,9 @@ class LogMark:
             full: the number of entries at which a stream is full.
 
         Returns:
-            ``stored``, now or by an earlier call (then nothing is added); ``full``; or ``other`` if
-            Redis has another mark than :attr:`known`. Afterwards ``known`` is the mark in Redis.
+            ``stored``, now or by an earlier call (then nothing is added); ``full`` if the stream is
+            full and the batch has entries; or ``other`` if Redis has another mark than
+            :attr:`known`. Afterwards ``known`` is the mark in Redis.
 
         Raises:
             StreamError: Redis did not answer, so that the outcome is unknown; or Redis refuses.
@@ -181,10 +181,10 @@ class LogMark:
 
 
 class PositionFile:
-    """An open position file. A lock on the file beside it reserves it for this process.
+    """An open position file, made if it is missing. A lock on ``<path>.lock`` reserves it.
 
     Attributes:
-        position: the newest position in the file; None in a new file.
+        position: the newest position in the file; None if it has no batch.
         instead_of: the mark that Redis had before the file was begun; '' for no mark.
 
     Raises:
@@ -238,12 +238,12 @@ class PositionFile:
         )
 
     def append(self, batch: LogBatch, known: str) -> None:
-        """Append a log batch to the file on disk. A batch of another series begins a new file, and
-        ``known``, the mark in Redis, becomes its :attr:`instead_of`.
+        """Append a log batch to the file on disk. The first batch, or one of another series, begins
+        a new file, and ``known``, the mark in Redis, becomes its :attr:`instead_of`. If the file
+        would exceed 16 MiB, its older half is dropped.
 
         Raises:
-            PositionError: the batch cannot be written.
-        """
+            PositionError: the batch cannot be written."""
         line = _line(batch)
         begun_anew = self.position is None or self.position.series != batch.position.series
         try:
@@ -299,7 +299,7 @@ class PositionFile:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
 
     def _newest(self, size: int) -> bytes:
-        """Return the batches (lines) in the last ``size`` bytes, to keep them in a new file."""
+        """Return the whole lines (batches) in the last ``size`` bytes, to keep in a new file."""
         with open(self.path, "rb") as file:
             file.seek(self._size - size)
             file.readline()
@@ -329,7 +329,7 @@ class PositionFile:
 
 def default_path(source: str) -> str:
     """Return the default path of the position file for ``source``, in the state directory of the
-    systemd service, or else of the user (XDG). Make the directory. Raises OSError."""
+    systemd service, or else of the user (XDG). Make the directory. Raises OSError if that fails."""
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
@@ -372,7 +372,7 @@ def shared_bytes(head: bytes) -> int:
 
 
 def known_head(data: bytes) -> bytes:
-    """Return the start of ``data`` that identifies a file: directives, and 1,024 bytes or less."""
+    """Return ``data`` up to 1,024 bytes after its directives: the bytes that identify a file."""
     return data[: shared_bytes(data) + PREFIX_BYTES]
 
 

@@ -194,9 +194,10 @@ def begins_as(file: LogFile, position: Position) -> bool:
 
 
 def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """Return ``older`` (the newest older rotated file with lines, as ``size:SHA-256`` of its first
-    bytes) and ``older_at`` (the last write to it, any older one or ``file``) for a position in
-    ``file``. None for ``file`` means that there is no log yet."""
+    """Return ``older`` and ``older_at`` for a position in ``file`` (None if there is no log yet).
+    ``older`` is the newest older rotated file with lines, as ``size:SHA-256`` of its first bytes:
+    ``-`` without such a file, ``?`` if it cannot be read. ``older_at`` is the last write to
+    ``file`` or any older one, in Unix ns."""
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = rotated_files(log)
     index = next(
@@ -225,8 +226,8 @@ def open_newer(log: LogPath, position: Position) -> LogFile | None:
 
 
 def has_newer(log: LogPath, position: Position) -> bool:
-    """Return whether any rotated file, even an empty one, is newer than ``position.older``.
-    Raises LogError."""
+    """Return whether any rotated file, even an empty one, is newer than ``position.older``. Copies
+    of the log do not count. Raises LogError if a newer file or the log cannot be read."""
     return bool(_newer(log, position, empty=True))
 
 
@@ -236,7 +237,7 @@ def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str
     true, also leave out files with nothing but W3C directives, except the file of ``position``.
 
     Raises:
-        LogError: a newer file cannot be read."""
+        LogError: a newer file, or the log, cannot be read."""
     rotated = rotated_files(log)
     known: tuple[int, ...] | None = None
     if position.older not in (NONE, UNKNOWN):
@@ -301,11 +302,10 @@ def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile |
 
 def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
     """Open the file whose path ``find`` returns. Return None if ``find`` returns None, or returns
-    the path of the log and there is no log. Raises LogError.
+    the path of the log and there is no log. Raises LogError if the file cannot be read.
 
     A rotation may rename files meanwhile. So ``find`` is called again after the file was opened. If
-    it finds another file then, everything is repeated.
-    """
+    it finds another file then, everything is repeated; LogError after 20 attempts."""
     for _ in range(_ATTEMPTS):
         found = find()
         if found is None:

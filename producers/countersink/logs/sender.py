@@ -85,7 +85,8 @@ class LogSender:
         Raises:
             PositionError: Redis has a mark of the log, but the position in ``file`` is missing,
                 older or another reader's, and ``begin`` is None; or ``file`` is damaged.
-            TailError: another tail sets the mark; or a stop, see :meth:`retried`.
+            TailError: another tail sets the mark; or a stop came, and 5 s later Redis was still
+                away or the stream full.
             StreamError: Redis answered with an error that does not pass by itself.
         """
         self._stream = mark.stream
@@ -108,10 +109,11 @@ class LogSender:
 
     def store(self, file: PositionFile, mark: LogMark, position: Position, counts: Counts) -> None:
         """Store hits (counted lines) and ``position``, the position after these lines: first in the
-        position file, then in Redis.
+        position file, then in Redis. If Redis has lost entries that are still in the position
+        file, they are sent again.
 
         Raises:
-            PositionError: the position file cannot be written; nothing was sent.
+            PositionError: the position file cannot be written (nothing was sent), or is damaged.
             TailError: another reader has set the mark; or the lines have visitors, and the counter
                 does not count them; or a stop came while Redis was away or the stream was full. The
                 next run sends entries that are in the position file.
@@ -129,7 +131,8 @@ class LogSender:
         has lost earlier entries that are still in the position file, send nothing and return False.
 
         Raises:
-            TailError: another tail has set the mark; or a stop came, see :meth:`retried`.
+            TailError: another tail has set the mark; or a stop came, and 5 s later Redis was still
+                away or the stream full.
             StreamError: Redis answered with an error that does not pass by itself.
         """
         if self.retried(lambda: mark.store(batch, self.full)) == "other":
@@ -147,7 +150,9 @@ class LogSender:
         in Redis. If Redis has no mark, leave out entries older than :data:`RESEND_MS`.
 
         Raises:
-            TailError, StreamError: see :meth:`_sent`.
+            TailError: another tail has set the mark; or a stop came, and 5 s later Redis was still
+                away or the stream full.
+            StreamError: Redis answered with an error that does not pass by itself.
             PositionError: the position file is damaged.
         """
         oldest = 0 if mark.known else self.now() - RESEND_MS
@@ -201,8 +206,8 @@ class LogSender:
         texts. Hits for whose time there is no salt are counted without visitors; a notice says so.
 
         Raises:
-            TailError: the counter does not count different visitors; or a stop, see
-                :meth:`retried`.
+            TailError: hits have visitors, and the counter does not count different ones; or a stop
+                came, and 5 s later Redis was still away.
             StreamError: Redis answered with an error that does not pass by itself.
         """
         rows: list[Row] = []
@@ -240,7 +245,13 @@ class LogSender:
         return salts
 
     def now(self) -> int:
-        """Return the time on Redis's clock, in Unix ms. It may ask Redis, by :meth:`retried`."""
+        """Return the time on Redis's clock, in Unix ms. If no recent time of Redis is known, ask
+        Redis, and wait while it is away.
+
+        Raises:
+            TailError: a stop came, and 5 s later Redis was still away.
+            StreamError: Redis answered with an error that does not pass by itself.
+        """
         if self._clock.stale():
             self.retried(lambda: self._call(lambda stream: self._clock.learn(self.client, stream)))
         return self._clock.now_ms()

@@ -1,5 +1,5 @@
 """``countersink tail``: counts a log up to its end or follows it, stores the position, and goes on
-after rotation and truncation. Hits of a pipe are stored after ``STORE_AFTER`` seconds.
+after rotation and truncation. Hits of a pipe are stored within ``STORE_AFTER`` seconds.
 
 Before entries are sent to Redis, they are written to the position file, together with the position
 after their lines (``position.py``). If a run was killed, the next run goes on from there: no line
@@ -57,7 +57,7 @@ STORE_AFTER: Final = 1.0
 
 
 class _Replaced(Exception):
-    """The open file was truncated: bytes that were read, or not even read, are gone from it."""
+    """The open file was truncated: bytes of it are gone, perhaps before they were read."""
 
 
 @dataclass
@@ -88,15 +88,17 @@ class FileTail:
         self._paths = LogPath(self.path, self.rotated_in)
 
     def run(self, *, begin: Begin | None = None) -> Summary:
-        """Count lines from the stored position, or from the log's start or end by ``begin``.
+        """Count lines from the stored position, or from the log's start or end by ``begin``. Return
+        the numbers of the run. With ``follow``, the run ends when a stop is requested.
 
         Raises:
             LogError: the log cannot be read.
             UnknownFormat: the format is unknown or unusable; the position stays before its lines.
-            TailError: see :meth:`LogSender.store`; or the log became shorter or cannot be followed.
+            TailError: another tail reads the log; lines have visitors, but the counter does not
+                count these; a stop came while Redis was away or the stream full; the log became
+                shorter; or it is compressed, but ``follow`` is set.
             PositionError: the position was lost, is damaged, or cannot be written.
-            StreamError: Redis answered with an error that does not pass by itself.
-        """
+            StreamError: Redis answered with an error that does not pass by itself."""
         self._position = self.sender.resume(self.file, self.mark, begin)
         if not self._go_on():
             return self.hits.summary
@@ -254,8 +256,9 @@ class FileTail:
             )
 
     def _go_on(self) -> bool:
-        """Go on in the file of the position; if it is not found, in the file after it, else in the
-        log. Return False if a stop came while waiting for the log."""
+        """Go on in the file of the position (for a new one, the log). If it is not found, go on in
+        the oldest rotated file newer than ``position.older``, else in the log. Return False if a
+        stop came while waiting for the log."""
         if not self._position.older:
             # Also before the first line: the log may be rotated while it is empty.
             self._unsaved = True
@@ -275,13 +278,12 @@ class FileTail:
         return file
 
     def _begin_anew(self) -> LogFile | None:
-        """Open another file than that of the position, which was not found: the oldest file after
-        it, or else the log, to be read from its start. If lines of the file that was not found may
-        stay uncounted, a notice says so. Return None if a stop came while waiting.
+        """Open a file in place of that of the position, which was not found: the oldest rotated
+        file newer than ``position.older``, or else the log, to be read from its start. A notice
+        says if lines of the missing file may stay uncounted. Return None if stopped while waiting.
 
         Raises:
-            TailError: the log is the file of the position, but has become shorter.
-        """
+            TailError: the log is the file of the position, but has become shorter."""
         position = self._position
         file = self._open()
         if file is None:
@@ -308,11 +310,9 @@ class FileTail:
         return file
 
     def _open(self) -> LogFile | None:
-        """Open the oldest rotated file after that of the position, else the log. With ``follow``,
-        wait until the log exists; return None if a stop came while waiting.
-
-        If the log is missing and was never read, store its position now: all later files are new
-        then.
+        """Open the oldest rotated file newer than ``position.older``, else the log. With
+        ``follow``, wait for the log; return None if a stop came meanwhile. If the log is missing
+        and was never read, store its position now: all later files are new then.
 
         Raises:
             LogError: the log does not exist and is not followed, or it cannot be read."""
@@ -365,16 +365,16 @@ class FileTail:
 
 
 def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
-    """Count the lines of the pipe ``fd``, which reports call ``name``, until it ends or the
-    sender's stop is requested; return the numbers of the run. A pipe has no position: lines that
-    are piped into another run are counted again.
+    """Count the lines of the pipe ``fd`` (``name`` in reports) until it ends or the sender's stop
+    is requested; return the numbers of the run. A pipe has no position: lines that are piped into
+    another run are counted again.
 
     Raises:
         LogError: the data is compressed, or UTF-16 or UTF-32.
         UnknownFormat: the format of the lines is not recognized, or not usable.
-        TailError: see :meth:`LogSender.add`.
-        StreamError: Redis answered with an error that does not pass by itself.
-    """
+        TailError: the counter does not count the lines' visitors; or a stop came while Redis was
+            away or the stream full.
+        StreamError: Redis answered with an error that does not pass by itself."""
     stop = sender.stop
     pipe, cutter = Pipe(fd), Cutter()
     stored_at = time.monotonic()

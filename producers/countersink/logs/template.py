@@ -79,8 +79,9 @@ def parse(template: str) -> tuple[str | Field, ...]:
 
 
 def canonical(template: str) -> str:
-    """Return a template in its form with braces. The name of a field alone gets braces: ``status``
-    becomes ``{status}``. Any other template is returned unchanged.
+    """Return a template in its form with braces. A text without braces is the name of a field and
+    gets braces: ``status`` becomes ``{status}``. A text with braces, or a blank one, is returned
+    unchanged.
     """
     if template.strip() and "{" not in template and "}" not in template:
         return "{" + template.strip() + "}"

@@ -71,13 +71,15 @@ class IncrementBatch:
     """Checked increments that are accepted together or not at all.
 
     Attributes:
-        plain: increments without an id or a member; equal ones may be added up in one row.
+        plain: increments without a member, if neither they nor the batch have an id; equal ones may
+            be added up in one row.
         named: increments that are sent in entries of their own, because they or the batch have an
             id. There is a pair for each entry: the texts that are hashed to the entry's id, and the
             increments of the entry.
         rows: number of all increments.
         dimensions: whether some increments have dimensions.
-        members: sightings without an id; those of one key may share a row.
+        members: sightings (increments with a member), if neither they nor the batch have an id;
+            those of one key may share a row.
     """
 
     plain: list[Event]

@@ -183,7 +183,7 @@ class EventBuffer:
         self._after_put(len(sightings.lists.others))
 
     def refuse(self, increments: int) -> None:
-        """Count ``increments`` as dropped: so many came after the end of the producer."""
+        """Note how many ``increments`` came after the end. ``fold_all`` counts them as dropped."""
         self._late.append(increments)
 
     def switch(self, mode: Mode) -> None:
@@ -243,7 +243,7 @@ class EventBuffer:
     # --- the fold thread's side -------------------------------------------------------------------
 
     def unfolded(self) -> int:
-        """Return the number of events of all kinds that are not added up in rows yet."""
+        """Return the number of events of all kinds that are still in the lists, not folded."""
         lists = self._lists.left + self.sightings.lists.left
         return lists + self._unfolded_many() + self._unfolded_batches()
 

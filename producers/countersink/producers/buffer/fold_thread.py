@@ -145,10 +145,11 @@ class FoldThread(Thread):
         """Fold until at most a chunk of events is left, memory has no room, or a call wakes or asks
         this thread. Return whether any event was folded.
 
-        A chunk (the events folded at a time) is about a quarter of the unfolded events. If calls
-        are rare, chunks are small, so that no caller waits long for the interpreter lock. If calls
-        are frequent, this thread gets that lock only once per switch interval, and the large chunk
-        makes up for it.
+        A chunk (the most events of each kind folded at a time) is a quarter of the unfolded events,
+        but at least the number that :meth:`_adapt` sets, and at most the events that may be folded
+        now. If calls are rare, chunks are small, so that no caller waits long for the interpreter
+        lock. If calls are frequent, this thread gets that lock only once per switch interval, and
+        the large chunk makes up for it.
         """
         folded = False
         while not self._stopping:
@@ -213,7 +214,8 @@ class FoldThread(Thread):
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Move the number of events that are folded at a time half-way to the number that takes
-        ``HOLD_SECONDS``, within its limits. Events with many different keys take longer.
+        ``HOLD_SECONDS``, within ``MIN_CHUNK`` and ``MAX_CHUNK``. Events with many different keys
+        take longer. If fewer than ``MIN_CHUNK`` events were folded, change nothing.
 
         Args:
             count: number of events that were folded last.
