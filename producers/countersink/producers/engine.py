@@ -139,8 +139,8 @@ class Engine:
 
     def _wake(self) -> None:
         """Start the threads unless they run. If they run afterwards, switch to ``Mode.HOT`` and
-        wake the fold thread. The event buffer calls this for events that are added in another mode;
-        in ``HOT`` the fold thread wakes up every 50 ms anyway."""
+        wake the fold thread, which then folds every 50 ms. The event buffer calls this for events
+        that are added while the threads are idle or do not run; for batches unless in ``HOT``."""
         if self._options.handle_sigterm:
             lifecycle.reinstall_handlers()
         if self._start(wait=False):
@@ -156,9 +156,9 @@ class Engine:
 
     def _draining(self, full_since: float) -> bool:
         """Return True if a full memory will probably have room soon, so that callers can wait for
-        it. Two things are necessary: Redis or the spool takes rows, or has not failed yet; and in
+        it. All of this is necessary: Redis or the spool takes rows, or Redis has not failed yet; in
         the last ``DRAINING_SECONDS`` rows were stored, or memory became nearly full (at
-        ``full_since``, monotonic)."""
+        ``full_since``, monotonic); and the send thread is not being stopped."""
         link, spool = self._link, self._spool
         tries = link.usable or not link.failures or (spool is not None and not spool.failing)
         last = max(full_since, self._outbox.settled_at)
@@ -173,7 +173,7 @@ class Engine:
         Never raises because of Redis or a disk.
 
         Args:
-            timeout: seconds to wait at most.
+            timeout: seconds to wait at most (folding may take 1 s even if ``timeout`` is less).
             applied: True waits longer: until these increments, and all entries that this process
                 has spooled, are in MySQL (or among the dead letters).
 
@@ -205,8 +205,8 @@ class Engine:
         return self._ending or not self._started
 
     def _begin(self, deadline: float) -> Flush | None:
-        """Begin a flush of all accepted increments and return it; it may take until the monotonic
-        time ``deadline``. Return None if the fold thread did not answer by then (1 s at least)."""
+        """Begin a flush of all accepted increments until ``deadline`` (monotonic), and return it.
+        Return None if events are not folded by then, or within 1 s if that is later."""
         if self._spool is not None or self._events.unfolded() or self._buffer.held:
             # A spool needs the threads for segments of dead processes, even if nothing is counted.
             self._start()
@@ -236,8 +236,8 @@ class Engine:
 
         Args:
             since: the value of :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>`
-                before the entries were stored; after a further break ``applied`` returns None.
-        """
+                before the entries were stored. If it has grown since (it became unknown
+                whether entries were applied), ``applied`` returns None."""
         return None if self._spool and self._spool.waiting else self.trail.checkpoint(since)
 
     def _applied(self, timeout: float, since: int) -> bool:
@@ -246,8 +246,8 @@ class Engine:
         be known.
 
         Args:
-            since: number of breaks of the trail (see ``Trail``) that earlier calls have reported. A
-                further break is reported, and the result is False.
+            since: number of breaks of the trail (it became unknown whether entries were applied)
+                that earlier calls have reported. A further break is logged; the result is False.
         """
         deadline = time.monotonic() + timeout
         poll_seconds = POLL_SECONDS
@@ -272,7 +272,7 @@ class Engine:
             client.close()
 
     def stats(self) -> Stats:
-        """Fold all increments (for at most 5 s), then return the figures of this producer."""
+        """Wait until all increments are folded, 5 s at most, and return the producer's figures."""
         figures = self._fold_thread.ask(self._figures, ANSWER_SECONDS)
         return self._figures() if figures is None else figures
 
@@ -294,9 +294,9 @@ class Engine:
             )
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Flush, then end the threads. After that ``increment()`` raises RuntimeError. Increments
-        that could be stored neither in Redis nor in the spool are lost; their number is logged, and
-        they count as dropped. Idempotent.
+        """Flush, then end the threads. From the beginning on, ``increment()`` raises RuntimeError.
+        Increments that could be stored neither in Redis nor in the spool are lost; their number is
+        logged, and they count as dropped. Idempotent.
 
         Args:
             timeout: seconds that the flush may take; ending the threads may take a few more.
@@ -366,12 +366,12 @@ class Engine:
 
     @property
     def exit_timeout(self) -> float:
-        """Seconds that a flush at the end of the process may take."""
+        """Most seconds that a flush at the end of the process may take."""
         return self._options.exit_timeout
 
     def stop_counting(self) -> None:
-        """Make later calls of ``increment()`` drop their increments instead of raising
-        RuntimeError. While the process is ending, these calls block in other threads, because
+        """Make later calls of ``increment()`` drop their increments, without the RuntimeError of a
+        closed producer. While the process is ending, these calls block in other threads, because
         nothing is stored any more."""
         self._exited = True
         self._events.switch(Mode.CLOSED)

@@ -60,7 +60,7 @@ class Flushable(Protocol):
 
     @property
     def exit_timeout(self) -> float:
-        """Seconds that a flush at the end of the process may take."""
+        """Most seconds that a flush at the end of the process may take."""
 
     @property
     def unused(self) -> bool:
@@ -70,7 +70,7 @@ class Flushable(Protocol):
         """Begin a flush until ``deadline``; return a function that returns True once it is over."""
 
     def stop_counting(self) -> None:
-        """From now on, drop increments instead of raising RuntimeError."""
+        """From now on, drop increments, without the RuntimeError of a closed producer."""
 
     def close_at_exit(self, deadline: float) -> None:
         """Flush and close the producer, until the monotonic time ``deadline``."""
@@ -79,7 +79,7 @@ class Flushable(Protocol):
         """Log the number of increments that are lost with the process, if there are any."""
 
     def start_over(self) -> None:
-        """Discard all increments, in a forked child: the parent stores them."""
+        """Begin again without increments, in a forked child: the parent stores them."""
 
 
 class _End:
@@ -88,11 +88,10 @@ class _End:
     Attributes:
         thread: id of the thread that ends the process; None while the process is not ending.
         until: monotonic time until which calls such as ``increment()`` block, as the process ends.
-        flushing: True while a flush that a signal has begun runs in a thread, alongside the
-            application's handler.
-        closing: whether a signal or ``os._exit()`` began the last flush; signals then do nothing,
-            until ``closed``.
-        closed: whether a last flush by a signal is over; then signals have their default action."""
+        flushing: True while a thread flushes because of a signal that the application handles.
+        closing: whether a signal that the application does not handle, or a hook such as that of
+            ``os._exit()``, has begun the last flush. Then signals do nothing, until ``closed``.
+        closed: whether a signal's last flush is over. Then signals have their default action."""
 
     def __init__(self) -> None:
         self.thread: int | None = None
@@ -108,8 +107,9 @@ _hooked: Final[set[str]] = set()  # names of the functions that have a hook
 
 
 def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
-    """Have ``producer`` flushed when the process ends, and emptied in forked children. Signal
-    handlers are installed only in the main thread. See ``Options`` for the arguments."""
+    """Have ``producer`` flushed when the process ends, and emptied in forked children. With
+    ``handle_sigterm``, also at signals (handlers are installed only in the main thread); with
+    ``handle_os_exit``, also at ``os._exit()`` and ``os.exec…()``."""
     _producers[id(producer)] = producer
     if handle_sigterm:
         for number in NUMBERS:
@@ -134,8 +134,8 @@ def unregister(producer: Flushable) -> None:
 
 
 def hook_multiprocessing() -> None:
-    """Register :func:`close_all` as a finalizer of ``multiprocessing``, once, if that is imported;
-    else do nothing. Each child has to call this again: it has cleared the finalizers."""
+    """Register :func:`close_all` as a finalizer of ``multiprocessing``, once, if that module is
+    imported; else do nothing. Each child has to call this again: it has cleared the finalizers."""
     global _finalized
     # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")
@@ -153,9 +153,8 @@ def reinstall_handlers() -> None:
 
 
 def close_all() -> None:
-    """Flush and close all producers at the end of the process, within the longest exit timeout.
-    Calls of ``increment()`` in other threads block until ``_End.until``, because their increments
-    can no longer be stored."""
+    """Flush all producers at the process's end, for the longest exit timeout at most; close them.
+    Calls of ``increment()`` in other threads block until ``_End.until``: too late to be stored."""
     _close(list(_producers.values()))
 
 
@@ -231,8 +230,9 @@ def _logging_errors() -> Iterator[None]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: flush in a thread, and call the application's handler or else end the
-    process. During the last flush do nothing. Takes no lock: the main thread may hold it."""
+    """Handle a signal. If the application has a handler, call it while a thread flushes; else a
+    thread flushes and then ends the process. During the last flush, do nothing; after it, take the
+    default action. Takes no lock: the main thread may hold it."""
     previous = _handlers.get(number)
     if _end.closed:
         _take_default_action(number)
@@ -249,7 +249,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _try_start(target: Callable[..., None], *arguments: Any) -> bool:
-    """Start a thread; returns False where the limit on threads is reached."""
+    """Call ``target(*arguments)`` in a new thread. Return False if no thread can be started."""
     try:
         start_thread(target, arguments)
     except RuntimeError:
@@ -300,7 +300,7 @@ def _log_flushed(number: int) -> None:
 
 
 def _handler(number: int) -> Any:
-    """Return the signal's handler; None where C code handles it, or outside the main thread."""
+    """Return a signal's handler, SIG_DFL or SIG_IGN; None for C code or outside the main thread."""
     if not in_main_thread():
         return None
     handler = signal.getsignal(number)
@@ -373,7 +373,7 @@ def _before_raise(*numbers: int) -> None:
 
 
 def _ends_by(number: int) -> bool:
-    """Whether this is a signal of ``NUMBERS`` that would end the process without Python code."""
+    """Whether the signal is in ``NUMBERS`` and would end the process: no handler but ours."""
     if number not in NUMBERS or number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return False
     handler = signal.getsignal(number)

@@ -29,12 +29,13 @@ class CounterLists:
     removed or replaced, because callers keep references to it.
 
     Attributes:
-        others: one more list, which all counters share. It takes events that cannot be in their
-            counter's own list: events with a minute or an amount of their own, for example, and
-            those of counters for which :meth:`list_for` returns None.
+        others: one more list, which all counters share. It takes the events that callers do not
+            append to their counter's own list: events with a minute or an amount of their own, for
+            example, and those of counters for which :meth:`list_for` returns None.
 
     Args:
-        width: number of list items that one event takes.
+        width: number of items that one event takes in each list: 1 for an increment, 2 for a
+            sighting.
     """
 
     def __init__(self, width: int = 1) -> None:
@@ -58,12 +59,13 @@ class CounterLists:
 
     @property
     def left(self) -> int:
-        """Number of events in all lists, which are not folded yet."""
+        """Number of events that are not folded yet, in all lists, ``others`` included."""
         return sum([len(events) for _, events in self._all]) // self._width
 
     def waiting(self) -> list[Listed]:
-        """Return the lists that have events, for :func:`fold_lists`. Each call puts another list at
-        the end, because :func:`fold_lists` begins there, and every list shall get its turn.
+        """Return (counter, list, number of events) for each list that has events. For ``others``
+        the counter is ``""``. The order rotates from call to call: :func:`fold_lists` begins with
+        the last list, and no list shall always be the last one to be folded.
         """
         found = [
             (counter, events, len(events) // self._width) for counter, events in self._all if events
@@ -73,12 +75,13 @@ class CounterLists:
 
 
 def fold_lists(lists: list[Listed], limit: int, fold: Callable[[str, list[Any], int], int]) -> int:
-    """Fold at most ``limit`` events; returns the number of folded events.
+    """Fold at most ``limit`` events, and return the number of folded events.
 
     Args:
         lists: the lists, each with the number of its events to fold. The last list is folded first.
             A list that was folded completely, or of which ``fold`` has folded nothing, is removed
-            from ``lists``.
+            from ``lists``. A list that was folded in part stays, with the number of its
+            other events.
         fold: a function that folds events of one list and deletes them from it. It takes the name
             of a counter, its list and the maximum of events to fold, and returns the number of
             folded events.
@@ -98,7 +101,8 @@ class MemberQueue:
     """The sightings of one counter that wait for salts.
 
     Attributes:
-        oldest: the generation in which the oldest of these sightings came.
+        oldest: number of the generation in which the oldest of these sightings came, or of an
+            earlier generation.
         members: (key, minute, member) of each sighting.
     """
 
@@ -111,7 +115,7 @@ class WaitingMembers:
     added. The lock of the ``EventBuffer`` guards this object.
 
     Attributes:
-        count: number of waiting members.
+        count: number of waiting members of all counters.
     """
 
     def __init__(self) -> None:
@@ -120,10 +124,11 @@ class WaitingMembers:
         self._queues: dict[str, MemberQueue] = {}
 
     def add(self, counter: str, key: RowKey, minute: int, member: bytes, generation: int) -> None:
-        """Add a sighting, even if this exceeds the limits: see :meth:`pop_excess`.
+        """Add a sighting, even if a limit is exceeded afterwards: calls of :meth:`pop_excess` then
+        remove sightings.
 
         Args:
-            generation: the generation in which the sighting came.
+            generation: number of the generation in which the sighting came, or of an earlier one.
         """
         queue = self._queues.setdefault(counter, MemberQueue(generation))
         queue.members.append((key, minute, member))
@@ -133,7 +138,7 @@ class WaitingMembers:
     def pop_excess(self) -> tuple[str, int, RowKey, int] | None:
         """If a limit is exceeded, remove one sighting and return its (counter, generation, key,
         minute), so that it can be counted without its member. The generation is that of the
-        counter's oldest waiting sighting. Return None if no limit is exceeded.
+        counter's oldest waiting sighting before the removal. Return None if no limit is exceeded.
 
         The newest sighting of the counter with most waiting members is removed, so that a counter
         without salts does not displace other counters.
@@ -151,12 +156,12 @@ class WaitingMembers:
 
     @property
     def room(self) -> int:
-        """Number of members that can be added until their number reaches the limit."""
+        """Number of members that can be added until their number reaches the limit; at least 0."""
         return max(0, MAX_WAITING - self.count)
 
     @property
     def size(self) -> int:
-        """Bytes of memory of all members that wait for a salt, with their keys."""
+        """Estimated bytes of memory of all members that wait for a salt, with their keys."""
         return self._bytes + self.count * WAITING_BYTES
 
     @property
@@ -170,7 +175,11 @@ class WaitingMembers:
         return min([queue.oldest for queue in self._queues.values()], default=None)
 
     def take(self, counter: str) -> MemberQueue:
-        """Remove the waiting sightings of a counter and return them. There must be some."""
+        """Remove the waiting sightings of a counter and return them.
+
+        Raises:
+            KeyError: the counter has no waiting sightings.
+        """
         queue = self._queues.pop(counter)
         self.count -= len(queue.members)
         self._bytes -= sum([len(member) for _, _, member in queue.members])

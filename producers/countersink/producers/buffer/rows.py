@@ -35,9 +35,8 @@ fewer than 2**31 increments of a key arrive in a minute."""
 
 
 class RowBuffer:
-    """The rows in memory until they are stored: at most ``limit`` rows and ``max_bytes`` bytes. A
-    row handed out to be sent counts until it is settled (stored). The lock of the ``EventBuffer``
-    guards it.
+    """The rows in memory until they are stored: at most ``limit`` rows and ``max_bytes`` bytes.
+    Rows handed out to be sent count until settled (stored). The ``EventBuffer``'s lock guards it.
 
     Attributes:
         promised: number of rows for which room was ever reserved (for batches). One thread at a
@@ -71,23 +70,23 @@ class RowBuffer:
 
     @property
     def current_rows(self) -> int:
-        """Number of distinct rows in the generation that is being filled."""
+        """Number of rows (not increments) in the generation that is being filled."""
         return self._current.size
 
     @property
     def waiting(self) -> int:
-        """Number of rows, of all generations, that were not handed out yet."""
+        """Number of rows of all generations that were not handed out yet (no waiting members)."""
         taken = self._taken
         return self._current.size + (taken.left + taken.named_rows if taken else 0)
 
     @property
     def held(self) -> int:
-        """Number of rows and waiting members that are not stored yet."""
+        """Number of rows (those handed out, too) and waiting members that are not stored yet."""
         return self.waiting + self._handed_out_rows + self.waiting_members.count
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that the rows and waiting members of :attr:`held` take."""
+        """Estimated bytes of memory that the rows and waiting members of :attr:`held` take."""
         taken = self._taken
         handed_out = self._handed_out_rows * HANDED_OUT_BYTES + self.waiting_members.size
         return self._current.bytes + (taken.bytes if taken else 0) + handed_out
@@ -99,23 +98,24 @@ class RowBuffer:
 
     def fuller_than(self, part: float, unfolded: int) -> bool:
         """Return whether more than the fraction ``part`` of the bytes or of the rows that memory
-        may hold is in use. Each of the ``unfolded`` events counts as the bytes of one row."""
+        may hold is in use. Each of the ``unfolded`` events adds a row's bytes without its key."""
         memory = self.held_bytes + unfolded * ROW_BYTES
         return memory > part * self._max_bytes or self.held > part * self._limit
 
     @property
     def reserved(self) -> int:
-        """Number of rows for which room was reserved and that were not added yet."""
+        """Number of rows for which room is reserved: promised, and not added or given up yet."""
         return self.promised - self.redeemed
 
     @property
     def free_rows(self) -> int:
-        """Number of further rows that surely have room, even if no two share counter and minute."""
+        """Number of further rows, besides the reserved ones, that have room, even if no two share
+        counter and minute and each key has 255 ASCII bytes."""
         memory = (self._max_bytes - self.held_bytes) // ROOM_BYTES
         return max(0, min(self._limit - self.held, memory) - self.reserved)
 
     def has_room(self, rows: int, size: int) -> bool:
-        """Whether ``rows`` rows of ``size`` bytes together have room besides the reserved ones."""
+        """Whether ``rows`` rows, of ``size`` bytes in all, have room besides the reserved ones."""
         reserved = self.reserved
         return (
             self.held + reserved + rows <= self._limit
@@ -123,7 +123,7 @@ class RowBuffer:
         )
 
     def fits(self, keys: Sequence[RowKey]) -> bool:
-        """Whether an empty buffer has room for a row with each key, so that waiting can help."""
+        """Whether an empty buffer has room for a row with each key; if not, waiting is useless."""
         size = TABLE_BYTES + rows_bytes(keys)
         return len(keys) <= self._limit and size <= self._max_bytes
 
@@ -169,8 +169,8 @@ class RowBuffer:
     def add_many(
         self, counter: str, minute: int, keys: Sequence[RowKey], amounts: list[int]
     ) -> int:
-        """Add ``amounts[i]`` to ``keys[i]``. Return 0, or, if all are dropped for lack of room,
-        their number."""
+        """Add ``amounts[i]`` to ``keys[i]`` for each i, and return 0. For lack of room drop all
+        instead, and return their number."""
         table = self._current.tables.get((counter, minute))
         if len(keys) > self.free_rows:
             new = keys
@@ -288,8 +288,8 @@ class RowBuffer:
     def queue_member(
         self, counter: str, key: RowKey, minute: int, member: bytes
     ) -> list[tuple[str, RowKey, int]]:
-        """Keep a sighting until its salt is known. If too many wait, remove some from the queue and
-        return their (counter, key, minute), so that the caller adds them without their members."""
+        """Keep a sighting until its salt is known. If a limit is exceeded then, remove some (of any
+        counter) and return their (counter, key, minute). The caller adds them without members."""
         # `oldest`, not `number`: a member queued again came in an older generation.
         self.waiting_members.add(counter, key, minute, member, self._current.oldest)
         left = []
@@ -301,7 +301,7 @@ class RowBuffer:
 
     def take_waiting(self, counter: str) -> list[tuple[RowKey, int, bytes]]:
         """Remove a counter's sightings that wait for a salt, and return (key, minute, member) of
-        each. The caller hashes the members, and then adds the sightings as rows."""
+        each. Raises KeyError if there are none."""
         queue = self.waiting_members.take(counter)
         self._current.oldest = min(self._current.oldest, queue.oldest)
         return queue.members
@@ -354,10 +354,10 @@ class RowBuffer:
     def take(
         self, limit: int, upto: int, *, lowest: int = 0, named: bool = True
     ) -> RowChunk | None:
-        """Hand out at most ``limit`` rows of the oldest generation. Return None if there are none,
-        or if the number of this generation is not from ``lowest`` to ``upto``. Rows with an id of
-        the application come last, and only if ``named`` is True: all rows of an id in one call,
-        even if they exceed ``limit``."""
+        """Hand out at most ``limit`` rows of the oldest generation that has any. Return None if
+        there is none, or if the number of this generation is below ``lowest`` or above ``upto``.
+        Rows with an id of the application come last, all rows of an id in one call, even if they
+        exceed ``limit``. If only such rows are left and ``named`` is False, return None."""
         if self._taken is None:
             if not self._current.size or not lowest <= self._current.oldest <= upto:
                 return None
@@ -391,7 +391,7 @@ class RowBuffer:
             del self._handed_out[generation]
 
     def close(self) -> None:
-        """Discard all rows. From then on there is no room for rows."""
+        """Discard all rows and waiting members. From then on there is no room for rows."""
         self._limit = self._max_bytes = 0
         self._current = Generation(self._current.number + 1, self._current.number + 1)
         self._taken = None

@@ -52,12 +52,14 @@ class _CounterSalts:
     """Redis's last answer about the salts of a counter.
 
     Attributes:
-        salts: the counter's salts, the earliest first.
+        salts: the counter's salts, the earliest first, each with a function that returns a
+            hash object keyed with it.
         asked_at: monotonic time of the answer.
-        since: monotonic time from which on Redis has been asked without a long pause. A salt that
-            is still missing ``SALT_SECONDS`` after it will not come: no worker makes salts.
-        lacking: whether a sighting has since needed a salt that the answer lacks: workers have not
-            made it yet.
+        since: monotonic time of the first of a series of answers, each at most ``SALT_SECONDS``
+            after the answer before. If a salt is still missing in an answer ``SALT_SECONDS`` or
+            more after ``since``, it is useless to wait for it: no worker makes salts.
+        lacking: whether, at the last look-up that found no salt in this answer, the minute was not
+            before all salts: workers may still make its salt. False without such a look-up.
     """
 
     salts: list[tuple[Salt, Hasher]]
@@ -88,8 +90,8 @@ class Salts:
             self._wanted[counter] = None
 
     def find(self, counter: str, minute: int) -> tuple[int, Hasher] | None:
-        """Return the number of the salt for a minute, and the function that hashes with it. If the
-        salt is not known, request it and return None.
+        """Return the number of the salt for a minute, and a function that returns a hash object
+        keyed with it. If the salt is not known, request the counter's salts and return None.
         """
         known = self._known.get(counter)
         if known is None or self._is_unknown(known):
@@ -104,9 +106,9 @@ class Salts:
 
     def is_out_of_reach(self, counter: str, minute: int, now: int) -> bool:
         """Return True if it is useless to wait for the salt of ``minute``: the minute is before the
-        first known salt; or it is after the last and a day ahead or more, so that workers will not
-        make its salt soon. Callers then refuse the sighting, or count it without its member. Return
-        False if no salt is known.
+        first known salt of the counter; or it is after the last known salt, and also a day or more
+        after ``now``, so that workers will not make its salt soon. Return False if no salt of the
+        counter is known. After True, callers refuse the sighting, or count it without its member.
 
         Args:
             minute: the minute of the sighting.
@@ -120,9 +122,10 @@ class Salts:
         return ahead or minute < first.begins
 
     def counts_members(self, counter: str) -> bool | None:
-        """Return whether a counter counts different members: by Redis's last answer, it has salts.
-        Return None if there is no answer yet, or if it is older than ``STALE_SECONDS`` although
-        Redis can be reached. Unless the result is True, request the salts.
+        """Return whether a counter counts different members: whether it has salts by Redis's last
+        answer. Return None if there is no answer yet, or if the answer is older than
+        ``STALE_SECONDS`` although Redis can be reached. Unless the result is True, request the
+        counter's salts.
         """
         known = self._known.get(counter)
         if known is None or not known.salts or self._is_unknown(known):
@@ -130,9 +133,10 @@ class Salts:
         return None if known is None or self._is_unknown(known) else bool(known.salts)
 
     def has_none(self, counter: str, since: float = 0.0) -> bool:
-        """Return True if it is useless to wait for a salt that the counter needs: for
-        ``SALT_SECONDS`` Redis has answered that the salt is missing, the last time after the
-        monotonic time ``since``.
+        """Return True if it is useless to wait for a salt of the counter: by Redis's last answer,
+        the counter has no salts or lacks the one that a sighting needs; Redis has answered for
+        at least ``SALT_SECONDS``; and the last answer did not come before ``since`` (monotonic).
+        Return False if Redis has not answered, or if no salt is missing.
         """
         known = self._known.get(counter)
         if known is None or (known.salts and not known.lacking):
@@ -141,15 +145,16 @@ class Salts:
 
     def is_due(self, counter: str) -> bool:
         """Whether the salts of a counter were requested, and were never read or not in the last
-        ``ASK_EVERY_SECONDS`` (``ASK_AGAIN_SECONDS`` if a salt is missing).
+        ``ASK_EVERY_SECONDS``. The interval is ``ASK_AGAIN_SECONDS`` if the counter has no salts,
+        or lacks one that a sighting needs.
         """
         return counter in self._wanted and self._due_in(counter) <= 0.0
 
     @property
     def pending(self) -> bool:
         """Whether salts of at least one requested counter are unknown: they were never read, or,
-        although Redis is :attr:`reachable`, not in the last ``STALE_SECONDS``. Sightings of this
-        counter would have to wait for them."""
+        although Redis is :attr:`reachable`, not in the last ``STALE_SECONDS``. Sightings of such a
+        counter have to wait for the salts."""
         return any(self._is_unknown(self._known.get(counter)) for counter in list(self._wanted))
 
     def _is_unknown(self, known: _CounterSalts | None) -> bool:
@@ -163,7 +168,7 @@ class Salts:
 
     def learn(self, counter: str, salts: list[Salt]) -> None:
         """Remember the salts of a counter that were read from Redis. An empty list means that the
-        counter has none.
+        counter has none; it also ends the request for the salts.
         """
         hashers = [
             (salt, blake2b(digest_size=HASH_BYTES, key=salt.salt).copy)
@@ -195,14 +200,15 @@ class Sightings:
     """The sightings that callers append, and their folding into rows. Methods that fold need the
     lock of the ``EventBuffer``; all other methods may be called from any thread.
 
-    A counter whose salts are known has a list of its own: key, member, key, member, …. A call of
-    ``seen()`` is one ``list.extend``, like the ``append`` of ``increment()``: see ``events.py``.
+    A counter whose salts are known can have a list of its own: key, member, key, member, …. Then a
+    call of ``seen()`` is one ``list.extend``, like the ``append`` of ``increment()``.
 
     Attributes:
         fast: maps a counter to the ``extend`` of its list, which takes the key and the small member
             (``bytes`` or ASCII) of a sighting that happens now.
         lists: the lists of the counters. The list that counters share has two items for each
-            sighting: (counter, key or dimensions, minute or None for now), and the :data:`Member`.
+            sighting: (counter, key or dimensions, minute or None for now), and the member or, if it
+            is hashed already, (number of the salt, hash).
         salts: the salts of members.
         without_member: number of sightings counted without their members, for lack of a salt.
         without_salt: the reason why the last of these had no salt, as a text.
@@ -232,7 +238,7 @@ class Sightings:
 
     def open_fast(self, counter: str) -> None:
         """If the salts of a counter are known, make ``fast`` add its further sightings to its own
-        list.
+        list. Do nothing if it has none and ``MAX_COUNTERS`` counters have a list already.
         """
         if not self.salts.counts_members(counter):
             return
@@ -244,7 +250,7 @@ class Sightings:
         self, counter: str, minute: int | None, member: bytes
     ) -> tuple[int, int, bytes] | None:
         """Hash the member of a sighting. Return the sighting's minute, the number of the salt and
-        the hash; return None if the salt is not known.
+        the hash. If the salt is not known, request the counter's salts and return None.
 
         Args:
             minute: the sighting's minute; None stands for now.
@@ -257,14 +263,16 @@ class Sightings:
         return when, number, _hash(hasher, member)
 
     def fold(self, limit: int, lists: list[Listed], *, wait: bool) -> tuple[int, int]:
-        """Fold at most ``limit`` sightings. Return how many were taken from the lists, and how many
-        (of these, or of waiting ones that had to leave the queue) were dropped.
+        """Fold at most ``limit`` sightings. Those whose salt is not known wait in the queue of
+        waiting members, or are counted without their members. Return how many were taken from the
+        lists, and how many (of these, or of waiting ones that had to leave the queue) were dropped
+        for lack of memory.
 
         Args:
             lists: the lists with the sightings, as for :func:`fold_lists`.
-            wait: True folds no more sightings than fit into the queue of waiting members, as long
-                as requested salts are unknown. With False, sightings beyond it are counted without
-                their members.
+            wait: True folds no more sightings than the queue has room for, as long as requested
+                salts are unknown (:attr:`Salts.pending`). False does not limit them by this room.
+                Sightings that exceed the queue's limits are counted without their members.
         """
         if wait and self.salts.pending:
             limit = min(limit, self._buffer.waiting_members.room)
@@ -314,12 +322,15 @@ class Sightings:
         return dropped + self._buffer.add_members(rows)
 
     def is_out_of_reach(self, counter: str, minute: int) -> bool:
-        """Return the result of :meth:`Salts.is_out_of_reach` with the present minute as ``now``."""
+        """Return whether it is useless to wait for the counter's salt of ``minute``: the result of
+        :meth:`Salts.is_out_of_reach` at the present minute.
+        """
         return self.salts.is_out_of_reach(counter, minute, self._clock.minute())
 
     def fold_waiting(self, *, end: bool) -> int:
         """Fold the waiting sightings whose salts are known by now. Some others may have to leave
-        the queue. Return how many of these were dropped, because memory had no room for their rows.
+        the queue, and are counted without their members. Return how many of these were dropped,
+        because memory had no room for their rows.
 
         Args:
             end: True ends the waiting: the remaining sightings, and all later ones without a salt,
@@ -342,9 +353,10 @@ class Sightings:
         return dropped
 
     def _queue_member(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
-        """Keep a sighting until the salt of its member is known. If no salt will come, or the queue
-        has no room, count a sighting (this one or a waiting one) without its member instead. Return
-        the number of sightings that were dropped, because memory had no room for that either.
+        """Keep a sighting until the salt of its member is known. If ``waits_for_salts`` is False,
+        or :meth:`is_out_of_reach` returns True, count it without its member instead. If the queue
+        now exceeds its limits, count some of its sightings without their members. Return the number
+        of sightings that were dropped, because memory had no room for their rows.
         """
         self.fast.clear()  # the slow way requests the salt, and waits while events are too many
         unqueued = [(counter, key, minute)]

@@ -77,7 +77,8 @@ class CountRequests:
     def __call__(self, request: Any) -> Any:
         """Let the application answer one request, and count the request. Return the response, or an
         awaitable of it if the application is asynchronous. A request whose exception gets here
-        counts with status 500, one that Django cancels after the client has disconnected with 499.
+        counts with status 500, one that Django cancels after the client has disconnected with 499;
+        the exception is raised again.
         """
         if self._async:
             return self._answer(request)

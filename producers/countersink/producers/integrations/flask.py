@@ -24,12 +24,20 @@ def count_requests(
     ``GET /users/<int:id> 200``.
 
     Wraps the present ``app.wsgi_app`` in the middleware, which therefore sees the statuses that
-    clients get.
+    clients get (unless ``app.wsgi_app`` is wrapped again later).
 
     Args:
         app: the application.
-        producer, counter, max_routes, dimensions, visitors: as for
-            :class:`~countersink.producers.middleware.WSGIMiddleware`.
+        producer: the producer that counts.
+        counter: the name of the counter to which requests are added.
+        max_routes: maximum of different URL rules; requests with further rules are counted as
+            ``__other__``.
+        dimensions: maps each dimension of the counter to the part of the request that is its value:
+            ``method``, ``route`` or ``status``. By default requests are counted under keys, without
+            dimensions.
+        visitors: True also counts different visitors, by the client's address and user agent. A
+            function instead of True returns the visitor of a WSGI environ, or None to count the
+            request without a visitor.
 
     Raises:
         TypeError, ValueError: an argument is invalid.
@@ -46,9 +54,9 @@ def count_requests(
 
 
 def _note_route(sender: object, **ignored: object) -> None:
-    """Store the matched URL rule, if any, in the environ; the middleware counts the request under
-    it. Flask's signal ``request_started`` calls this before a function of the application can
-    refuse the request.
+    """Store the matched URL rule, if any, in the request's environ, where the middleware reads it
+    when it counts the request. Flask's signal ``request_started`` calls this before a function of
+    the application can refuse the request. All arguments are ignored.
     """
     rule = flask.request.url_rule
     if rule is not None:

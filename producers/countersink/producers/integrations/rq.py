@@ -40,8 +40,9 @@ class CountsJobs:
     ended, under keys such as ``shop.jobs.charge finished``, ``… failed``, ``… stopped`` or, if the
     job will run again, ``… retried``.
 
-    If a work horse (the process that runs a job) is killed, the worker counts the run as failed.
-    Jobs that RQ cleans up after a worker has died are not counted.
+    If a work horse (the process that runs a job) is killed, the worker counts the run: as failed,
+    as retried if RQ will run the job again, or as stopped if RQ was told to stop the job. Jobs that
+    RQ cleans up after a worker has died are not counted.
 
     Attributes:
         counter: the name of the counter to which runs are added.
@@ -72,8 +73,8 @@ class CountsJobs:
         )
 
     def make_producer(self) -> SupportsIncrement:
-        """Create the producer. Called once, in the worker's process; work horses, which are forks
-        of this process, use the same producer.
+        """Create the producer. Called once, when the worker object is created. Work horses that are
+        forks of the worker's process use the same producer.
         """
         return Producer.from_env(missing=self.missing)
 
@@ -94,15 +95,15 @@ class CountsJobs:
 
     def handle_job_failure(self, job: Any, *args: Any, **kwargs: Any) -> Any:
         """Call RQ's method, then count the run by the status that the job has afterwards: as
-        failed, as stopped, or as retried if RQ has queued the job again.
+        failed, as stopped, or as retried if RQ has queued or scheduled the job again.
         """
         result = super().handle_job_failure(job, *args, **kwargs)  # type: ignore[misc]
         self._count_job(job)
         return result
 
     def perform_job(self, *args: Any, **kwargs: Any) -> Any:
-        """Call RQ's method. In a work horse, then flush the producer, because the process ends by
-        ``os._exit``.
+        """Call RQ's method, and return its result. In a work horse, then flush the producer, even
+        if the method raises: the process ends by ``os._exit``.
         """
         try:
             return super().perform_job(*args, **kwargs)  # type: ignore[misc]
@@ -122,4 +123,4 @@ class CountsJobs:
 
 
 class CountingWorker(CountsJobs, Worker):  # type: ignore[misc]
-    """RQ's ``Worker`` that also counts its jobs."""
+    """RQ's ``Worker``, which also counts each run of a job by function and outcome."""

@@ -45,10 +45,10 @@ class ASGIMiddleware:
         app = ASGIMiddleware(app, producer)                       # any other
 
     Responses pass through unchanged, streamed or not. If the application raises or returns before
-    its response begins, the status is 500; an exception is raised again. If the client disconnects
-    before that, the status is 499. When the server reports its shutdown (a lifespan event),
-    the middleware waits, 5 seconds at most, until the producer has stored all counted requests.
-    Errors of counting are logged, never raised.
+    its response begins, the status is 500; or 499, if the application was cancelled or has received
+    the message that the client has disconnected. Exceptions are raised again. When the server
+    reports its shutdown (a lifespan event), the middleware waits, 5 seconds at most, until the
+    producer has stored all counted requests. Errors of counting are logged, never raised.
 
     Args:
         app: the ASGI application.
@@ -152,7 +152,7 @@ async def _live(
 ) -> None:
     """Run the lifespan of ``app`` (https://asgi.readthedocs.io/en/latest/specs/lifespan.html), and
     call ``flush`` before the end of its shutdown is reported to the server. If the app does not
-    support lifespans, answer the server in its place.
+    support lifespans, answer the server in its place, and call ``flush`` as well.
     """
     asked = False
 

@@ -69,7 +69,7 @@ class SupportsIncrement(Protocol):
     """
 
     def increment(self, counter: str, key: Any) -> None:
-        """Add 1 to a key of ``counter``: a text, or a mapping from dimensions to their values."""
+        """Add 1 to ``key`` of ``counter``. The key is a text, or maps dimensions to values."""
 
 
 REQUEST_FIELDS: Final = ("method", "route", "status")
@@ -85,7 +85,7 @@ class KeyCounter:
         max_names: maximum of different names (the middle part of the key); events with further
             names are counted as ``__other__``.
         fields: names of the three parts, in the order of the arguments ``before``, ``name`` and
-            ``after`` of :meth:`add`.
+            ``after`` of :meth:`add`. A part whose name is empty cannot be the value of a dimension.
         dimensions: maps each dimension of the counter to the name of the part that is its value.
             Without dimensions events are counted under keys.
 
@@ -118,7 +118,8 @@ class KeyCounter:
 
     def add(self, before: str, name: str, after: str, member: str | bytes | None = None) -> None:
         """Add 1 to the key that consists of ``before``, ``name`` and ``after`` (without empty
-        parts), or to the dimensions that have these values. Never raises.
+        parts); or, if there are dimensions, to the dimensions whose values these parts are. Errors
+        are logged, never raised.
 
         Args:
             member: the visitor; None where it is unknown or visitors are not counted.
@@ -135,7 +136,9 @@ class KeyCounter:
             self.log_error()
 
     def flush(self) -> None:
-        """Call the producer's ``flush``, if it has one, for 5 seconds at most. Never raises."""
+        """Call the producer's ``flush``, if it has one, with a timeout of 5 seconds. Errors are
+        logged, never raised.
+        """
         flush = getattr(self._producer, "flush", None)
         try:
             if flush is not None:
@@ -169,7 +172,11 @@ class KeyCounter:
 
 
 def _places(dimensions: Mapping[str, str], fields: tuple[str, str, str]) -> dict[str, int]:
-    """Return for each dimension the position in ``fields`` of the part that is its value."""
+    """Return for each dimension the position in ``fields`` of the part that is its value.
+
+    Raises:
+        TypeError, ValueError: ``dimensions`` is invalid, or names an unknown part.
+    """
     check_dimensions(dimensions)
     for name, field in dimensions.items():
         if not field or field not in fields:
@@ -211,7 +218,8 @@ class CountedRequest:
 
     def count(self, method: object, status: object) -> None:
         """Count the request, unless it is counted already. A method that is not in ``METHODS``, and
-        a status that is not a number from 100 to 599, become ``OTHER``. Never raises.
+        a status that is not an int from 100 to 599, become ``OTHER``. If ``route`` fails
+        or returns None, the route becomes ``UNMATCHED``. Errors are logged, never raised.
         """
         if not self.waiting:
             return
@@ -274,7 +282,7 @@ def environ_visitor(environ: Any) -> str:
 
 def noted_route(data: RequestData) -> str | None:
     """Return the route template that the application or a framework has stored in the scope or
-    environ under ``ROUTE``; None where there is none.
+    environ under ``ROUTE``; None where there is none, or where it is not a text.
     """
     route = data.get(ROUTE)
     return route if isinstance(route, str) else None
