@@ -70,8 +70,8 @@ def _run(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
 
 
 def is_monkeypatched() -> bool:
-    """Return whether gevent or eventlet has replaced ``time.sleep``. If so, it has most likely
-    replaced the names in ``threading`` and ``_thread``, too.
+    """Return whether ``time.sleep`` is no longer the built-in function: gevent or eventlet has
+    replaced it, and most likely the names in ``threading`` and ``_thread``, too.
     """
     return not isinstance(time.sleep, BuiltinFunctionType)
 
@@ -84,9 +84,10 @@ _ending = False
 
 
 def block_greenlets() -> None:
-    """Make each later :func:`pause` and :meth:`Bell.wait_in_app` block all greenlets of its thread.
-    Called before the last flush of the process. Otherwise a greenlet that runs during such a wait
-    could count an event and confirm it to a client, and the event would be lost.
+    """Make each later :func:`pause` and :meth:`Bell.wait_in_app` block all greenlets of the thread
+    that calls it. This cannot be undone. Called before the last flush of the process.
+    Otherwise a greenlet that runs during such a wait could count an event and confirm it to a
+    client, and the event would be lost.
     """
     global _ending
     _ending = True
@@ -101,7 +102,8 @@ def greenlets_may_run() -> bool:
 
 def pause(seconds: float) -> None:
     """Sleep for ``seconds`` in a thread of the application. Other greenlets run meanwhile if
-    :func:`greenlets_may_run` returns True and the caller is not the event loop itself.
+    :func:`greenlets_may_run` returns True and the caller is not the event loop itself;
+    otherwise the whole thread sleeps.
     """
     if greenlets_may_run():
         try:
@@ -113,7 +115,7 @@ def pause(seconds: float) -> None:
 
 
 def let_app_run() -> None:
-    """Sleep for :data:`LET_RUN_SECONDS`, so that other threads get the interpreter lock."""
+    """Sleep for :data:`LET_RUN_SECONDS` (0.1 ms), to give other threads the interpreter lock."""
     sleep(LET_RUN_SECONDS)
 
 
@@ -131,7 +133,9 @@ _thread_state: Final = _threads._local()  # as threading.local
 
 
 def in_producer_thread() -> bool:
-    """Whether the current thread is a :class:`Thread` of a producer."""
+    """Whether the current thread is a :class:`Thread` of a producer: the one that folds events,
+    the one that sends rows to Redis, or the one that writes the spool.
+    """
     return getattr(_thread_state, "is_producer", False)
 
 
@@ -161,11 +165,11 @@ class Thread:
         self._running = Lock()  # held while a thread that ``threading`` does not list runs
 
     def run(self) -> None:
-        """Do the work of the thread; subclasses override it."""
+        """Do the work of the thread; called in the new thread. Subclasses override it."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start the thread.
+        """Start the thread, which calls :meth:`run`.
 
         Raises:
             RuntimeError: the limit on threads is reached, or the interpreter is ending.
@@ -235,13 +239,15 @@ class Bell:
 
     def wait(self, seconds: float | None) -> bool:
         """Wait until the bell rings, but at most ``seconds``; None sets no limit. Return True if it
-        rang, False if the time passed.
+        rang, False if the time passed. If the bell has rung since the last wait, return True
+        immediately.
         """
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def wait_in_app(self, seconds: float) -> bool:
-        """Do the same as :meth:`wait` in a thread of the application; other greenlets run meanwhile
-        if :func:`greenlets_may_run` returns True.
+        """Wait in a thread of the application until the bell rings, but at most ``seconds``. Return
+        True if it rang, False if the time passed. Other greenlets run meanwhile if
+        :func:`greenlets_may_run` returns True and the caller is not the event loop itself.
         """
         if not greenlets_may_run():
             return self.wait(seconds)
@@ -254,9 +260,10 @@ class Bell:
 
 
 class WorkThread(Thread):
-    """The base class of a producer's send thread and spool thread. Their ``run`` waits until the
-    bell rings, or for a time, and then calls :meth:`work`, again and again until ``stopping``. If
-    the threads cannot be started, a flush calls :meth:`work` itself.
+    """The base class of a producer's send thread and spool thread. Until ``stopping``, their
+    ``run`` repeats two steps: it waits until the bell rings, or for a time, and then calls
+    :meth:`work` if work is due. If the threads cannot be started, a flush calls :meth:`work`
+    itself.
 
     Attributes:
         stopping: whether :meth:`stop` was called.
@@ -277,8 +284,8 @@ class WorkThread(Thread):
         self.bell.ring()
 
     def work(self) -> None:
-        """Call :meth:`work_once` in the caller's thread. If another thread is inside it, wait until
-        that call ends. If this thread is inside it already, because a signal handler has
+        """Call :meth:`work_once` in the caller's thread. If another thread is inside it, first wait
+        until that call ends. If this thread is inside it already, because a signal handler has
         interrupted the work and calls this, do nothing.
         """
         with self._working:
@@ -291,5 +298,5 @@ class WorkThread(Thread):
                 self._busy = False
 
     def work_once(self) -> None:
-        """Do the work once; subclasses override it."""
+        """Do one round of the work, such as sending rows to Redis. Subclasses override it."""
         raise NotImplementedError

@@ -57,8 +57,8 @@ def countersink_store(
     fixture has used the database, pytest warns, and the database is dropped when pytest ends.
 
     The server is that of the ini option ``countersink_mysql_url``, else of
-    ``COUNTERSINK_MYSQL_URL``. If neither is set, or a package that ``Store`` needs is missing, the
-    test is skipped; if the server cannot be used, the test fails.
+    ``COUNTERSINK_MYSQL_URL``. If neither is set, if the URL is ``off://``, or if a package that
+    ``Store`` needs is missing, the test is skipped; if the server cannot be used, the test fails.
     """
     try:
         from countersink.database.connection import connect

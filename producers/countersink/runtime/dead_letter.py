@@ -178,7 +178,9 @@ class DeadReason(StrEnum):
     )
 
     def document(self) -> dict[str, Any]:
-        """Return the four attributes as a JSON object, for the list of dead letters over HTTP."""
+        """Return ``headline``, ``explanation``, ``remedy`` and ``maybe_counted`` as a JSON object,
+        for the list of dead letters over HTTP.
+        """
         return {
             name: getattr(self, name)
             for name in ("headline", "explanation", "remedy", "maybe_counted")
@@ -243,8 +245,9 @@ class Bad:
         position: the row's position in its entry, from 0, or :data:`WHOLE_ENTRY`.
         reason: the code of the fault.
         detail: the fault, as a sentence for people.
-        payload: the row's JSON. For a whole entry it is the field ``rows`` (``b""`` for none); if
-            the fault is in another field, a JSON object of all fields of the entry.
+        payload: the row's JSON. For a whole entry it is the field ``rows``. If ``rows`` is missing,
+            or the fault is in another field, it is a JSON object of all fields of the entry; after
+            an unexpected error in an entry without ``rows`` it is ``b""``.
             ``stream.decode.decode_payload`` reads a payload of a whole entry; the payload of a row
             needs ``[]`` around it first.
         counter: the row's counter; ``''`` if its name is not valid, or for a whole entry.

@@ -78,8 +78,9 @@ def check_name(name: object) -> str:
 
 
 def check_dimensions(dimensions: object) -> RowKey:
-    """Return the row key of a mapping of names to values: its pairs sorted by name, each value as
-    :func:`countersink.runtime.limits.check_key` returns it. An empty mapping gives the key ``''``.
+    """Return the row key of a mapping of names to values: its pairs sorted by name. A value of more
+    than 255 bytes in UTF-8 is cut; see :func:`countersink.runtime.limits.cut_key`. An empty mapping
+    gives the key ``''``.
 
     A dimension with the value ``''`` is counted as if it were missing. The difference is that the
     counter must declare its name.
@@ -107,11 +108,13 @@ def check_dimensions(dimensions: object) -> RowKey:
 
 
 def check_row_key(key: object) -> RowKey:
-    """Return the row key for the key that a caller gives. A ``str`` is checked by
-    :func:`countersink.runtime.limits.check_key`, a mapping by :func:`check_dimensions`.
+    """Return the row key for the key that a caller gives: a ``str``, cut if it has more than 255
+    bytes (see :func:`countersink.runtime.limits.check_key`); or the pairs of a mapping, sorted by
+    name (see :func:`check_dimensions`).
 
     Raises:
-        TypeError: ``key`` is neither, or a name or a value in the mapping is not a ``str``.
+        TypeError: ``key`` is neither a ``str`` nor a mapping, or is an instance of a subclass of
+            ``str``; or a name or a value in the mapping is not a ``str``.
         ValueError: the ``str`` or the mapping is invalid; see these functions.
     """
     if isinstance(key, str):
@@ -130,8 +133,12 @@ def width(dimensions: int) -> int:
 
 def part(value: str, dimensions: int) -> str:
     """Return ``value`` as it stands in a key that joins ``dimensions`` values: escaped, and cut to
-    :func:`width` bytes. The result is the same for a value that a producer has cut to 255 bytes
-    already, and for an unescaped result, with the same ``dimensions``.
+    at most :func:`width` bytes. If a producer has cut the value to 255 bytes before, the result is
+    the same as for the uncut value. If ``value`` is an earlier result for the same ``dimensions``,
+    unescaped, the result is the same as before.
+
+    Raises:
+        ValueError: the value holds a lone surrogate other than U+DC80 to U+DCFF.
     """
     room = width(dimensions)
     if len(value) <= room and value.isascii() and "\0" not in value and "\1" not in value:
@@ -147,7 +154,7 @@ def part(value: str, dimensions: int) -> str:
 
 def composite(values: Sequence[str]) -> str:
     """Return the key of a breakdown's row for the values of its dimensions. Each value is escaped,
-    and cut to :func:`width` bytes, so the key has at most 255 bytes.
+    and cut to at most :func:`width` bytes, so the key has at most 255 bytes.
 
     Args:
         values: 1 to 8 values, in the breakdown's order.
@@ -161,8 +168,9 @@ def composite(values: Sequence[str]) -> str:
 
 
 def values_of(key: str) -> tuple[str, ...]:
-    """Return the values in a key of :func:`composite`, in the breakdown's order. A value that was
-    cut stays cut. Never raises: any text is split at its separators; ``''`` gives one value ``''``.
+    """Return the values in a key of :func:`composite`, unescaped, in the breakdown's order. A value
+    that was cut stays cut. Never raises: any text is split at its separators; ``''`` gives one
+    value ``''``.
     """
     return tuple([unescape(value) for value in key.split(SEPARATOR)])
 
@@ -181,7 +189,8 @@ def unescape(value: str) -> str:
 
 def _checked_names(dimensions: Mapping[str, str]) -> tuple[str, ...]:
     """Check the names of a mapping; return them sorted. They are cached in ``_sorted_names``, until
-    it has ``_NAMES_LIMIT`` items. See :func:`check_name` for errors.
+    it has ``_NAMES_LIMIT`` items. Raises what :func:`check_name` raises for an invalid name:
+    TypeError or ValueError.
     """
     given = tuple(dimensions)
     names = tuple(sorted([check_name(name) for name in given]))
@@ -212,17 +221,19 @@ class KnownDimensions:
     """A cache from mappings of names to values, as a caller gives them, to checked dimensions.
 
     Checking and sorting a mapping takes several times as long as the rest of an increment. Finding
-    it in the cache takes a tenth of that. The order of a mapping's items does not matter.
-    Thread-safe, because each step is one operation of a dictionary. A producer's calls look values
-    up in ``by_counter`` themselves, before they call :meth:`row_key`, and find them by equality. So
-    they may accept an instance of a subclass of ``str``, which :meth:`row_key` refuses.
+    it in the cache takes a tenth of the time of checking it. The order of a mapping's items
+    does not matter. Thread-safe, because each step is one operation of a dictionary.
+
+    A producer's calls look values up in ``by_counter`` themselves, before they call
+    :meth:`row_key`, and find them by equality. So they may accept a value that is an instance of a
+    subclass of ``str``; :meth:`row_key` refuses this value.
 
     Attributes:
         forget: a function to call when the cache is emptied because it is full
             (:data:`MOST_KNOWN`). In it, callers drop the parts of ``by_counter`` that they keep.
         by_counter: maps a counter to a list. Item n of the list is the :data:`Known` for the names
-            of the counter's latest increment with n dimensions. If there was no such increment, it
-            is a :data:`Known` without names.
+            of the counter's latest increment with n dimensions. If the cache knows no such
+            increment, the item is a :data:`Known` without names.
     """
 
     forget: Callable[[], None] = lambda: None
@@ -231,9 +242,11 @@ class KnownDimensions:
     _held: int = 0  # approximate: threads may add at the same time
 
     def row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """Return a caller's key, checked, in the form of :data:`RowKey`. A ``dict`` with short
-        ASCII values is cached if the counter's latest increment with as many dimensions had the
-        same names. Otherwise the key is checked, and the names of its dimensions are remembered.
+        """Return a caller's key, checked, in the form of :data:`RowKey`: a text, or pairs sorted by
+        name. A ``dict`` with ASCII values (255 characters in all at most) is looked up in the
+        cache, or added to it, if the counter's latest increment with as many dimensions had the
+        same names. Otherwise the key is checked, and the names of its dimensions are remembered for
+        the next increment.
 
         Args:
             counter: a valid counter name.

@@ -56,8 +56,8 @@ def is_name(counter: object) -> bool:
 
 
 def check_key(key: object) -> str:
-    """Return ``key`` in the form in which it is counted. Any text is valid, ``''`` included.
-    :func:`cut_key` cuts a key of more than 255 bytes in UTF-8.
+    """Return ``key`` in the form in which it is counted: unchanged, or cut by :func:`cut_key` if it
+    has more than 255 bytes in UTF-8. Any text that has a UTF-8 form is valid, ``''`` included.
 
     Raises:
         TypeError: ``key`` is not a ``str`` (an instance of a subclass is refused, too).
@@ -89,7 +89,8 @@ def check_amount(amount: object) -> int:
 
 
 def check_minute(minute: object) -> int:
-    """Return ``minute`` if it is an event time in whole Unix minutes, from 1970 to 9999-12-25.
+    """Return ``minute`` if it is an event time in whole Unix minutes, from 1970 to 9999-12-25
+    (UTC).
 
     Raises:
         TypeError: ``minute`` is not an ``int`` (a ``bool`` or another subclass is refused, too).
@@ -162,15 +163,14 @@ DIGEST_DIGITS: Final = 16
 
 
 def cut_bytes(key: bytes, most: int = MAX_KEY_BYTES) -> bytes:
-    """Return ``key`` if it has at most ``most`` bytes. Otherwise return its beginning, ``~`` and 16
-    hex digits of its digest.
-
-    With 255 bytes the beginning has 238 bytes, or up to 3 fewer if it would end within a character.
-    The digest is the SHA-256 of all bytes of the key. Cutting the result again changes nothing.
+    """Return ``key`` if it has at most ``most`` bytes. Otherwise return its beginning, ``~`` and
+    the first 16 hex digits of the SHA-256 of the whole key: ``most`` bytes together, or up to 3
+    fewer if the beginning would end within a character. Cutting the result again, with the same
+    ``most``, changes nothing.
 
     Args:
-        key: a key in UTF-8. If it is not valid UTF-8, its beginning may also be up to 3 bytes
-            shorter.
+        key: a key in UTF-8. Other bytes are accepted, too; then the result may also be up to 3
+            bytes shorter.
         most: most bytes of the result, at least 20; it is less than 255 for a value in a composite
             key.
     """
@@ -184,8 +184,8 @@ def cut_bytes(key: bytes, most: int = MAX_KEY_BYTES) -> bytes:
 
 
 def cut_key(key: str, most: int = MAX_KEY_BYTES) -> str:
-    """Return ``key`` if it has at most ``most`` bytes in UTF-8, else its short form; see
-    :func:`cut_bytes`.
+    """Return ``key`` if it has at most ``most`` bytes in UTF-8. Otherwise return its beginning,
+    ``~`` and 16 hex digits of its SHA-256; see :func:`cut_bytes`.
 
     Raises:
         UnicodeEncodeError: ``key`` holds a lone surrogate, which has no UTF-8 form.

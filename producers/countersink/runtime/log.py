@@ -91,8 +91,7 @@ class Log:
 
     def bug(self, where: str) -> None:
         """Log the exception that is being handled, by :meth:`seldom`: at most once a minute for
-        all exceptions of this ``Log``. ``where`` names the part of the program that continues.
-        """
+        all exceptions of this ``Log``. ``where`` names the part of the program that continues."""
         text, error = f"{where} continues after an unexpected error", sys.exception()
         self.seldom("internal_error", text, level=logging.ERROR, bug=error)
 
@@ -112,8 +111,7 @@ def code_lines(error: BaseException) -> str:
 
 def error_text(error: BaseException) -> str:
     """Return an error's message as one line of at most :data:`MAX_ERROR` characters, or the name
-    of its class if there is no message.
-    """
+    of its class if there is no message."""
     return " ".join(str(error).split())[:MAX_ERROR] or type(error).__qualname__
 
 
@@ -122,8 +120,7 @@ def passwords(url: str) -> list[tuple[int, int]]:
     ``password=``, in order, each as the begin and end of a slice.
 
     The URL may have several hosts and may be malformed: a password may stand where a port belongs,
-    or may have a ``/``, ``?`` or ``#`` that is not quoted.
-    """
+    or may have a ``/``, ``?`` or ``#`` that is not quoted."""
     start = url.find("://") + 3 if "://" in url else 0
     found = [
         pair.span(2)
@@ -159,7 +156,8 @@ def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a line of JSON: time, level, action, message, fields, any traceback."""
+    """Formats a record as a line of JSON, an object with time, level, action, message and each
+    field; if the record has an exception, also with its type and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line of JSON."""
@@ -170,11 +168,11 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     """Formats a record as one line of text: time, level, action, message, and ``name=value`` for
-    each field. If there is a traceback, it follows on further lines.
-    """
+    each field. If the record has an exception, its type is a field, and its traceback follows on
+    further lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line of text; a traceback follows on further lines."""
+        """Return the record as a line of text; any traceback follows on further lines."""
         time, level, action, fields = _parts(record)
         lines = fields.pop("traceback", None)
         pairs = "".join(f" {name}={_shown(value)}" for name, value in fields.items())
@@ -206,7 +204,7 @@ class LineHandler(logging.Handler):
         _HANDLERS.add(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record as a line; see :meth:`write`."""
+        """Write the record as a line, or keep it, or drop it; see :meth:`write`."""
         try:
             line = self.format(record) + "\n"
         except Exception:
@@ -216,8 +214,8 @@ class LineHandler(logging.Handler):
 
     def write(self, text: str) -> None:
         """Write ``text``, which consists of whole lines, or keep it until the stream can be written
-        to; drop it if more than :data:`KEPT_BYTES` would be kept.
-        """
+        to. Drop it if it and the kept lines together have more than :data:`KEPT_BYTES` bytes. A
+        stream without a descriptor gets it directly."""
         if self._output is None:
             self._stream.write(text)
             self._stream.flush()
@@ -231,7 +229,7 @@ class LineHandler(logging.Handler):
             self._write()
 
     def flush(self) -> None:
-        """Write the kept lines; wait up to :data:`PATIENCE_S` until the stream takes them."""
+        """Write the kept lines; wait up to :data:`PATIENCE_S` (1 s) until the stream takes them."""
         if self._output is None:
             return
         deadline = time.monotonic() + PATIENCE_S
@@ -241,7 +239,8 @@ class LineHandler(logging.Handler):
                 self._write()
 
     def close(self) -> None:
-        """Flush; then close the descriptor if this handler opened it and all lines are written."""
+        """Flush; then close the descriptor if this handler opened it, unless a thread still waits
+        to write kept lines."""
         self.flush()
         super().close()
         with self._guard:
@@ -263,7 +262,7 @@ class LineHandler(logging.Handler):
 
     def _write(self) -> None:
         """Write the kept lines that the stream takes without blocking; start a thread for the
-        others."""
+        others. A line whose write fails is lost: the reader is gone, or the disk is full."""
         assert self._output is not None
         while self._lines:
             line = self._lines[0]
@@ -307,8 +306,8 @@ class LineHandler(logging.Handler):
 
 class _File:
     """The file, pipe, terminal or socket (to journald) that gets the log. It is written to only if
-    poll(2) says that this does not block. ``owned``: whether :meth:`close` closes the descriptor.
-    """
+    poll(2) says that this does not block. ``owned``: whether :meth:`close` closes the
+    descriptor."""
 
     def __init__(self, descriptor: int, *, owned: bool) -> None:
         self._descriptor = descriptor
@@ -376,8 +375,8 @@ def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
 
 @contextlib.contextmanager
 def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandler]:
-    """Run the block with the handler of :func:`set_up`; at its end remove the handler, and wait up
-    to 1 s for kept lines."""
+    """Run the block with a log handler that :func:`set_up` makes of the same arguments. At the end
+    of the block remove the handler, and wait up to 1 s until its kept lines are written."""
     handler = set_up(log_format, stream)
     try:
         yield handler
@@ -389,7 +388,7 @@ def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandle
 
 
 class _LastResort(logging.Handler):
-    """Passes to ``handler`` the warnings of loggers that have no handler."""
+    """Passes to ``handler`` the warnings and errors of loggers that have no handler."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__(logging.WARNING)

@@ -60,7 +60,8 @@ def check_member(member: object) -> bytes:
     too.
 
     Raises:
-        TypeError: ``member`` is neither a ``str`` nor ``bytes``.
+        TypeError: ``member`` is neither a ``str`` nor ``bytes`` (an instance of a subclass is
+            refused, too).
         ValueError: it holds a lone surrogate, which has no UTF-8 form. The error does not show the
             member.
     """
@@ -91,8 +92,8 @@ def no_salt_of_time(counter: str) -> str:
 
 
 def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
-    """Return the one of ``salts`` that is used at a Unix minute, or None if there is none because
-    it is not made yet or was deleted.
+    """Return the one of ``salts`` that is used at a Unix minute, or None if the salt of this minute
+    is not made yet or was deleted.
     """
     for salt in salts:
         if salt.begins <= minute and (salt.ends is None or minute < salt.ends):
@@ -102,7 +103,7 @@ def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
 
 def visitor_of(address: str, agent: str) -> str:
     """Return the text that stands for a visitor if the application names no member: the client's
-    address, a space, and the user agent. Each of the two is cut as a key is; see
+    address, a space, and the user agent. Each of the two is cut if it has more than 255 bytes; see
     :func:`countersink.runtime.limits.cut_key`. A lone surrogate becomes ``?``.
     """
     texts = (text.encode("utf-8", "replace").decode() for text in (address, agent))

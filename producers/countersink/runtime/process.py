@@ -121,8 +121,8 @@ class SignalQueue:
 
 @contextmanager
 def signal_queue(numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[SignalQueue]:
-    """Give the block a queue that gets the signals ``numbers``; inside the block their former
-    handlers are not called. Only for the main thread.
+    """Give the block a queue that gets the signals ``numbers``. Inside the block their former
+    handlers are not called; its end restores these handlers. Only for the main thread.
     """
     reader, writer = _pipe()
     try:
@@ -239,8 +239,9 @@ def header_host(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is an address of loopback (``::ffff:127.0.0.1``, too) or a name of
-    it: ``localhost`` and the like. For other names, which are not resolved, return False.
+    """Return whether ``host`` is an address of loopback (``::ffff:127.0.0.1``, too; without
+    brackets) or a name of it: ``localhost`` and the like. For other names, which are not
+    resolved, return False.
     """
     name = host.lower()
     if name in _LOCAL or name.endswith(".localhost"):

@@ -44,22 +44,25 @@ class Backoff:
         self._longest = longest_s
 
     def pause_s(self) -> float:
-        """Return the seconds to wait before the next try. Each call doubles the maximum."""
+        """Return the seconds to wait before the next try: a random time between half the maximum
+        and the maximum. Each call doubles the maximum for the next one, up to ``longest_s``.
+        """
         pause = self._next * random.uniform(0.5, 1.0)
         self._next = min(2 * self._next, self._longest)
         return pause
 
 
 class Outage:
-    """Logs that one server is away, immediately and then every 30 s, and that it is back. Threads
-    may share an instance; then one record is logged for all of them.
+    """Logs that one server is away, and that it is back. The first failure beyond ``tolerated`` is
+    logged immediately, later ones at most every 30 s. Threads may share an instance; then one
+    record is logged for all of them.
 
     Args:
         service: the server's name in the log: ``Redis`` or ``MySQL``.
         log: the log that gets the records.
         tolerated: number of failures in a row that are not logged; 1 if the first use of a
             connection may fail because the connection is stale.
-        note: a text after the message, such as ``, nothing is lost``.
+        note: a text after the message that the server is away, such as ``, nothing is lost``.
     """
 
     def __init__(self, service: str, log: Log, *, tolerated: int = 0, note: str = "") -> None:
@@ -75,16 +78,16 @@ class Outage:
 
     @property
     def lasted_s(self) -> float | None:
-        """Seconds from the first to the latest failure of this outage, without the ``tolerated``
-        ones; None if there is no outage.
+        """Seconds from the first to the latest failure of this outage; None if there is no outage.
+        The first ``tolerated`` failures in a row do not belong to the outage.
         """
         with self._lock:
             return None if self._since is None else self._latest - self._since
 
     def failed(self, error: Exception, **fields: Any) -> None:
-        """Note a failure of the server. The first that is not ``tolerated`` begins an outage and is
-        logged; a later one is logged if the last record is 30 s old or older. ``fields`` go into
-        the log record.
+        """Note a failure of the server. The first ``tolerated`` failures in a row are only counted.
+        The next one begins an outage and is logged. A later one is logged if the last record is
+        30 s old or older. The text of ``error`` and the ``fields`` go into the log record.
         """
         now = time.monotonic()
         with self._lock:
@@ -142,11 +145,11 @@ def retry(
         failed: a function to call with each error that may pass, before the pause; not with the
             error at which this function gives up.
         wait: sleeps for a number of seconds, or until a stop is requested.
-        tries: number of failed tries after which to give up once a stop is requested; a try during
-            which the request came counts, too.
+        tries: number of failed tries after which to give up once a stop is requested. A try during
+            which the request came counts, too; earlier tries do not.
 
     Raises:
-        GivenUp: a stop was requested, and ``tries`` tries have failed.
+        GivenUp: a stop was requested, and ``tries`` tries have failed since.
         Exception: ``work`` raised an error that does not pass.
     """
     backoff = Backoff()
@@ -196,7 +199,7 @@ class Patience:
         """Call ``work`` until it succeeds, and return its result.
 
         Raises:
-            GivenUp: a stop was requested, and the server is still away.
+            GivenUp: a stop was requested, and :data:`TRIES_WHILE_STOPPING` tries have failed since.
             Exception: ``work`` raised an error that does not pass.
         """
 
@@ -248,7 +251,8 @@ class Pace:
     piece.
 
     Args:
-        share: the part of the time for work, above 0 and up to 1; with 1 there are no pauses.
+        share: the part of the time for work, above 0 and up to 1; with 1, :meth:`rest` does not
+            pause.
         stop: returns whether the work should end.
         clock: returns monotonic seconds.
         sleep: sleeps for a number of seconds.
@@ -275,17 +279,20 @@ class Pace:
 
     @property
     def stopped(self) -> bool:
-        """Whether the work should end."""
+        """Whether the work should end: the result of ``stop``."""
         return self._stop()
 
     def rest(self) -> None:
-        """Pause in proportion to the time of the work since the last pause, at most
-        :data:`LONGEST_REST_S`. A stop ends the pause.
+        """Pause for so long that the work since the last pause has its ``share`` of the time, but
+        at most :data:`LONGEST_REST_S` (10 s). Before the first pause, the work began when this
+        object was created. A stop ends the pause.
         """
         worked = self._clock() - self._since
         self.pause(min(worked * self._ratio, LONGEST_REST_S))
 
     def pause(self, seconds: float) -> None:
-        """Pause for ``seconds``, or until the work should end."""
+        """Pause for ``seconds``, or until the work should end. The next :meth:`rest` counts only
+        the work after this pause.
+        """
         pause(seconds, self._stop, clock=self._clock, sleep=self._sleep)
         self._since = self._clock()

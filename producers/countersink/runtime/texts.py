@@ -45,12 +45,14 @@ def iso_ms(ms: int) -> str:
 
 
 def moment_text(instant: int) -> str:
-    """Return a time in Unix seconds as people read it: ``2026-11-21 08:00Z``."""
+    """Return a time in Unix seconds as people read it, in UTC: ``2026-11-21 08:00Z``."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")
 
 
 def ago(seconds: float) -> str:
-    """Return a duration as text: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1 d``."""
+    """Return a duration as text: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1 d``. Minutes are
+    used from 100 s on, hours from 100 min on, days from 48 h on. A duration below 0 is ``0 ms``.
+    """
     if seconds < 1:
         return f"{max(0, round(seconds * 1000))} ms"
     if seconds < 100:
@@ -105,7 +107,9 @@ class DayName:
     name: str
 
     def day(self, today: date) -> date:
-        """Return the day that the name means, given today."""
+        """Return the day that the name means if ``today`` is the present day. For a weekday, return
+        the latest day of this name, which may be ``today``.
+        """
         if self.name in WEEKDAYS:
             return today - timedelta(days=(today.weekday() - WEEKDAYS.index(self.name)) % 7)
         return today - timedelta(days=self.name == "yesterday")
@@ -123,7 +127,9 @@ class NamedRange:
     end: date | DayName | None
 
     def dated(self, today: date) -> tuple[date | None, date | None]:
-        """Return start and end of the range. Names of days become days, counted from ``today``."""
+        """Return start and end of the range. Names of days become the days that they mean if
+        ``today`` is the present day; days, times and None stay.
+        """
         ends = self.start, self.end
         start, end = (each.day(today) if isinstance(each, DayName) else each for each in ends)
         return start, end
@@ -131,8 +137,9 @@ class NamedRange:
 
 def read_range_edge(text: str, weekday: int, *, times: bool = True) -> date | DayName:
     """Return the day or time with which a range begins or ends. The text may be a day or a time as
-    for :func:`read_edge`, the name of a day such as ``yesterday`` (returned as :class:`DayName`),
-    or an ISO week such as ``2026-W48``. Of a week, the day ``weekday`` is returned.
+    for :func:`read_edge`, the name of a day such as ``yesterday`` (in upper or lower case;
+    returned as :class:`DayName`), or an ISO week such as ``2026-W48``. Of a week, the day
+    ``weekday`` is returned.
 
     Args:
         text: the text of a user.
@@ -162,7 +169,7 @@ def zone(name: str) -> "ZoneInfo":
     """Return the time zone that has this IANA name.
 
     Raises:
-        ValueError: there is no such time zone; the message gives examples.
+        ValueError: there is no such time zone, or it is ``localtime``; the message gives examples.
     """
     from zoneinfo import ZoneInfo, available_timezones  # noqa: PLC0415 (no producer needs it)
 

@@ -68,7 +68,8 @@ class Metric:
 
     Attributes:
         name: the metric's name, without tags.
-        amount: the sum of all values of type ``c``, each divided by its sample rate, in billionths.
+        amount: the sum of all values of type ``c``, in billionths. A value with a sample rate is
+            multiplied by the rate's inverse, as :func:`events_per_line` rounds it.
         tags: the tags' values by their names, ``''`` for a tag without a value. If a name occurs
             twice, the last value is taken.
         minute: event time in whole Unix minutes, or ``None`` for the present time.
@@ -82,10 +83,10 @@ class Metric:
 
 def parse(line: bytes) -> Metric | None:
     """Return the counter in ``line``, or None if the line has only samples of other types, or is an
-    event or a service check of DogStatsD.
+    event or a service check of DogStatsD. Values of other types are not checked.
 
     Raises:
-        MalformedMetric: the line is malformed.
+        MalformedMetric: the line is malformed or beyond a limit, or has a sample of unknown type.
     """
     try:
         text = line.decode("utf-8")
@@ -138,9 +139,9 @@ def parse(line: bytes) -> Metric | None:
 
 
 def _sections(sections: list[str]) -> dict[str, str]:
-    """Return the sections that follow the type in a line: a mapping from the first character (``@``
-    for the rate, ``#`` for tags, ``T`` for the time) to the rest of the section. Empty sections and
-    those about the sender are left out.
+    """Return the sections that follow the last type in a line: a mapping from the first character
+    (``@`` for the rate, ``#`` for tags, ``T`` for the time) to the rest of the section. Empty
+    sections and those about the sender are left out.
 
     Raises:
         MalformedMetric: a section is unknown or occurs twice.
@@ -199,8 +200,8 @@ def billionths(text: str) -> int:
 
 
 def events_per_line(rate: str) -> int | float:
-    """Return the number of events that a line with the sample rate ``rate`` stands for: the rate's
-    inverse, as an ``int`` if a whole number is within :data:`SNAP` of it.
+    """Return the number by which values with the sample rate ``rate`` are multiplied: the rate's
+    inverse, rounded to an ``int`` if it is near a whole number (relative distance :data:`SNAP`).
 
     Raises:
         MalformedMetric: the rate is not a number above 0 and up to 1.
