@@ -96,8 +96,8 @@ def _check_template(text: str, captures: int) -> None:
         captures: the number of ``*`` or groups in the rule's pattern.
 
     Raises:
-        ValueError: a ``$`` or brace is not part of a placeholder, or the number in a placeholder is
-            0 or above ``captures``.
+        ValueError: a ``$`` or brace is neither doubled nor part of a placeholder, or the number in
+            a placeholder is 0 or above ``captures``.
     """
     stray = re.search("[${}]", _TOKEN.sub("", text))
     if stray is not None:
@@ -160,8 +160,8 @@ class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
 
     def row_key(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> RowKey:
         """Return the key or dimensions of a metric that the pattern matches, by their templates;
-        ``''`` if the rule has neither. Long values are cut. Arguments: :func:`fill_template`.
-        """
+        ``''`` if the rule has neither. A key or value of more than 255 bytes is shortened. The
+        arguments are those of :func:`fill_template`, without the template."""
         if not self.dimensions:
             return cut_key(fill_template(self.key or "", name, captured, tags))
         values = {
@@ -187,8 +187,9 @@ class Rules:
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
         """Return the counter, and the key or dimensions, of a metric; return ``None`` if the map
-        drops the metric. A name that no rule matches, if counted, becomes the counter, and the
-        key is ``''``. If a rule's ``counter`` is empty once it is filled, the name becomes it too.
+        drops it. A name that no rule matches, if counted, becomes the counter, with the key ``''``.
+        If a rule's ``counter`` is empty once it is filled, the name becomes the counter, too, but
+        the key or dimensions are the rule's.
         """
         for rule in self.rules:
             found = rule.pattern.fullmatch(name)
@@ -242,7 +243,7 @@ def _checked(found: Mapping[str, Any], kind: type[T], place: str) -> T:
         place: the table's name in the error message.
 
     Raises:
-        MapError: a field is invalid.
+        MapError: a field is missing, unknown or invalid.
     """
     try:
         return msgspec.convert(found, kind)
@@ -255,8 +256,8 @@ def glob_pattern(text: str) -> re.Pattern[str]:
     except dots, ``**`` one or more of any characters. Both capture their match.
 
     Raises:
-        MapError: ``text`` is empty, or has so many ``*`` that an attacker could send a name which
-            takes seconds to match.
+        MapError: ``text`` is empty, or has more than one ``**``, or more than two characters ``*``
+            between dots. With more, a name could take seconds to match.
     """
     if not text:
         raise MapError("match is empty")
@@ -275,10 +276,10 @@ def _compiled(text: str | None) -> re.Pattern[str]:
 
 
 def counter_name(name: str) -> str:
-    """Return the counter name for a metric's name, which must not be empty. Each character that a
-    counter name cannot have becomes ``_``, so two names may give one counter. A result of more than
-    64 characters is cut, and ends with a hash of the complete name.
-    """
+    """Return the counter name for a metric's name, or for the filled ``counter`` of a rule; ``''``
+    stays ``''``. Each character that a counter name cannot have becomes ``_``, so two names may
+    give one counter. A result of more than 64 characters is cut to 64, which end with a hash of the
+    complete name."""
     clean = _NOT_ALLOWED.sub("_", name)
     if len(clean) <= MAX_COUNTER_LENGTH:
         return clean

@@ -42,9 +42,9 @@ class Server(Closable):
         producer: gets the increments. The caller closes it after the server.
 
     Raises:
-        MapError: the map cannot be used.
-        NotLoopback: other machines can connect; see :func:`countersink.statsd.options.addresses`.
-        CannotListen: a socket cannot be opened.
+        MapError: the map's file cannot be read, or its content is invalid.
+        NotLoopback: an address for UDP or TCP is not loopback, and ``anyone`` is not set.
+        CannotListen: a socket cannot be opened, or the name ``host`` is unknown.
 
     Attributes:
         log: the listener's log.
@@ -203,7 +203,8 @@ def unix_socket(path: str, kind: socket.SocketKind, mode: int) -> Iterator[socke
         mode: the permissions of the file.
 
     Raises:
-        CannotListen: the socket cannot be opened.
+        CannotListen: the socket cannot be opened, for example because another program listens at
+            ``path``, or because the file there is no socket.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -48,8 +48,8 @@ _WORD: Final = 4
 class Datagrams(Thread):
     """The thread that reads one datagram socket until the stop. After the stop it reads, for at
     most ``DRAIN_SECONDS``, the datagrams that have already arrived. After a full batch it receives
-    the next one at once; else it waits for datagrams, but for at most ``DELIVER_SECONDS`` while
-    lines in the tally are not delivered.
+    the next one at once. Otherwise it waits for a datagram or the stop: without a limit, or for at
+    most ``DELIVER_SECONDS`` if the tally has lines that are not delivered.
 
     Args:
         opened: the socket, in blocking mode.
@@ -88,9 +88,9 @@ class Datagrams(Thread):
                 self._tally.log.bug("the listener")
 
     def _receive(self) -> list[bytearray]:
-        """Return the datagrams that have arrived, at most one batch. If a datagram may have been
-        cut (``LARGEST``), its last line is left out, and recorded as too long. If the socket fails,
-        log that, pause, and return an empty list.
+        """Return the datagrams that have arrived, at most one batch. A unix datagram of
+        ``LARGEST`` bytes may have been cut: its last line is left out, and recorded as too long. If
+        the socket fails, log that, pause, and return an empty list.
         """
         try:
             packets = self._receiver.receive()
@@ -163,7 +163,7 @@ class Receiver:
     def receive(self) -> list[bytearray]:
         """Return copies of up to ``BATCH`` datagrams that have arrived, without waiting for any. If
         there are fewer than ``BATCH``, no others have arrived, unless a signal interrupted the
-        call. A datagram of more than ``LARGEST`` bytes is cut to these.
+        call. A datagram of more than ``LARGEST`` bytes is cut to its first ``LARGEST``.
 
         Raises:
             OSError: the socket failed.
@@ -297,8 +297,9 @@ class Streams(Thread):
 
     def _make_room(self) -> None:
         """Close an open connection to make room for a new one. Before that, read from the
-        connection that is chosen: if its client has closed it, there is room; if it has sent a
-        complete line, choose again.
+        connection that is chosen. If it ends by this (its client has closed it, it is lost, or its
+        line is too long), there is room. If it has sent a complete line, choose again, at most once
+        per open connection.
         """
         for _ in range(len(self._open)):
             connection = self._next_to_close()

@@ -68,12 +68,16 @@ class CountingProducer(Protocol):
         *,
         at: datetime | None = None,
     ) -> None:
-        """See :meth:`countersink.producers.Producer.increment`."""
+        """Add ``amount`` to a key, or to dimensions, of ``counter``. ``at`` is the event's time,
+        None for now. See :meth:`countersink.producers.Producer.increment`.
+        """
 
     def increment_many(
         self, counter: str, amounts: dict[str, int], *, at: datetime | None = None
     ) -> None:
-        """See :meth:`countersink.producers.Producer.increment_many`."""
+        """Add each of ``amounts`` to its key of ``counter``. ``at`` is the time of the events, None
+        for now. See :meth:`countersink.producers.Producer.increment_many`.
+        """
 
 
 class StatsdTally:
@@ -132,7 +136,9 @@ class StatsdTally:
             return bool(self._waiting)
 
     def lines(self, lines: list[bytes]) -> None:
-        """Count lines, given without newlines, and deliver them to the producer immediately."""
+        """Count lines, given without newlines. Deliver them to the producer immediately, together
+        with all lines that wait.
+        """
         with self._lock:
             self._waiting.update(lines)
             self._deliver()
@@ -181,7 +187,7 @@ class StatsdTally:
 
         Args:
             line: the line.
-            times: how often the line came, which is added to the figure.
+            times: how often the line came. This number is added to the figure.
         """
         bare = line.strip(_PADDING)
         if not bare:
@@ -258,7 +264,7 @@ class Figures:
     """Figures of one listener process, since its start or at present, all whole numbers.
 
     A *line* is one metric as it was sent: ``name:value|type``, or several values of one name. The
-    number of all lines is ``counted + ignored + discarded + malformed``.
+    number of all lines, without empty ones, is ``counted + ignored + discarded + malformed``.
 
     Attributes:
         packets: datagrams that came by UDP and unix socket.
@@ -291,7 +297,7 @@ class Figures:
 
     @property
     def lines(self) -> int:
-        """The number of all lines."""
+        """The number of all lines, without empty ones."""
         return self.counted + self.ignored + self.discarded + self.malformed
 
 

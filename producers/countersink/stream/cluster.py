@@ -110,7 +110,7 @@ class Topology:
             whether the node that answered says that the cluster serves (``cluster_state``; false
             if the node cannot reach the majority of masters), and the cluster's epoch that this
             node knows, a number that Redis Cluster raises with each failover.
-        learnt: the time of the answer, in monotonic seconds.
+        learnt: monotonic seconds of the answer, or of a later answer that did not replace it.
     """
 
     slots: list[Address | None]
@@ -166,8 +166,8 @@ class ClusterClient(redis.Redis):
         return made
 
     def node(self, address: Address) -> redis.Redis:
-        """Return redis-py's client of one node. After an error of this client the known topology is
-        still used. Use :meth:`asked` if an error shall make the next command query the topology.
+        """Return redis-py's client of one node. An error of the returned client does not change the
+        known topology. Use :meth:`asked` if it shall make the next command query the topology.
         """
         client = self._nodes.client(address, self._timeout)
         client.response_callbacks = self.response_callbacks
@@ -193,7 +193,7 @@ class ClusterClient(redis.Redis):
 
     def topology(self, max_age_s: float | None = None) -> Topology:
         """Return the topology. It is queried if there is none yet, if an error or a redirection
-        showed that it has changed, or if it is older than ``max_age_s``.
+        showed a change and the known one is older than 0.1 s, or if it is older than ``max_age_s``.
 
         Args:
             max_age_s: the highest age in seconds; None for any age.
@@ -297,10 +297,10 @@ class ClusterClient(redis.Redis):
 
     def _learn(self) -> Topology:
         """Ask the known nodes and those of the URL for the topology, one by one. Return the first
-        one whose node says that the cluster serves, and whose epoch is not below that of the known
-        topology. (A node that is cut off from the others returns an old topology.) If there is
-        none, return the best one received, by ``Topology.rank``. But return the known topology if
-        it is better and at most half of the nodes have answered.
+        reply whose node says that the cluster serves, and whose epoch is not below the epoch of the
+        known topology. (A node that is cut off from the others returns an old one.) If there is
+        none, return the best reply, by ``Topology.rank``. But return the known topology if it is
+        better and at most half of the nodes have answered.
 
         Nodes that failed last time are asked last. A node that failed within :data:`_SILENT_S` is
         not asked if another node has answered.
@@ -521,8 +521,8 @@ class _Nodes(ConnectionPool):
         return made
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close all connections to all nodes, including those on which another thread waits for a
-        reply.
+        """Close the connections to all nodes. If ``inuse_connections`` is false, those that a
+        thread is using stay open.
         """
         for client in list(self._clients.values()):
             client.connection_pool.disconnect(inuse_connections)

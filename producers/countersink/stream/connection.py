@@ -72,7 +72,7 @@ def connect(
         url: the URL.
         socket_timeout: seconds without a reply after which a command fails, because its server
             counts as away; an option ``socket_timeout`` in the URL overrides it.
-        client_name: a name for Redis's CLIENT LIST.
+        client_name: a name for Redis's CLIENT LIST; None for no name.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message says why, without the password.
@@ -263,8 +263,8 @@ def time_us(server: redis.Redis) -> int:
     """Return the clock of one server, in Unix µs.
 
     Raises:
-        redis.RedisError: the server did not answer. The error is not translated, because the client
-            of a cluster must see redis-py's error.
+        redis.RedisError: the server did not answer, or refuses. The error is not translated,
+            because the client of a cluster must see redis-py's error.
     """
     reply: Any = server.time()
     seconds, microseconds = reply
@@ -287,7 +287,8 @@ def latest_us(client: redis.Redis) -> int:
     No entry that any master got before this call has a later time in its stream id.
 
     Raises:
-        StreamError: see :func:`earliest_us`.
+        StreamError: Redis did not answer, or refuses; on a cluster, one of the masters did not
+            answer within a second, or refuses.
     """
     return max(_all_us(client))
 

@@ -61,8 +61,8 @@ class Decoded:
     Attributes:
         id: the entry id for the guard row and the acknowledgement, 32 hex digits in lower case.
         at: the time of the first attempt to send, in Unix ms, from the entry's field ``at``. If the
-            field ``at`` or ``rows`` is missing, or ``v``, ``id`` or ``at`` is bad, it is the time
-            in the stream id.
+            field ``at`` or ``rows`` is missing, ``v``, ``id`` or ``at`` is bad, or ``v`` is newer
+            than :data:`VERSION`, it is the time in the stream id.
         rows: the good rows.
         bad: the bad rows. If the entry is bad as a whole, one item for all of it; then there are no
             good rows.
@@ -106,8 +106,8 @@ def decode(delivery: Delivery) -> Decoded:
 
 
 def entry_id_of(delivery: Delivery) -> str:
-    """Return the value of the entry's field ``id`` if it is a valid id, even if other fields are
-    bad; else the :func:`countersink.stream.entry.derived_id` of the whole entry.
+    """Return the value of the entry's field ``id``, in lower case, if it is a valid id, even if
+    other fields are bad; else the :func:`countersink.stream.entry.derived_id` of the whole entry.
     """
     given = delivery.first(b"id")
     if given is not None:
@@ -142,7 +142,8 @@ def decode_payload(payload: bytes) -> ReadRows:
 
 def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
     """Decode a ``rows`` field. Return the good rows, the hashed members by the row's position, and
-    the bad rows. If the field as a whole cannot be read, it is returned as one bad item.
+    the bad rows. If the field as a whole cannot be read, or has too many bytes or rows, it is
+    returned as one bad item.
 
     Args:
         raw: the bytes of the field.
@@ -212,7 +213,8 @@ def _items(row: _AnyRow) -> tuple[Any, ...]:
 
 def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Seen | None]:
     """Check one item of a ``rows`` field. Return it as a row in the form in which it is counted,
-    and its hashed members (None if it has none). ``latest`` is the latest minute that is allowed.
+    and its hashed members (None if it has none). ``position`` is the item's position in the field,
+    ``latest`` the latest minute that is allowed.
 
     Raises:
         _Fault: the item is not a valid row.

@@ -111,7 +111,8 @@ class RedisClock:
 
     def stale(self) -> bool:
         """Return whether the difference was never measured, was measured more than
-        :data:`RELEARN_SECONDS` ago, or this machine's clock was set since.
+        :data:`RELEARN_SECONDS` ago, or this machine's clock was set since, by more than
+        :data:`JUMP_SECONDS`.
         """
         if self._learnt is None:
             return True
@@ -190,8 +191,8 @@ class Sealed:
 
 
 def new_entry_id(now_ms: int) -> str:
-    """Return a new entry id: 48 bits of Unix ms, then 80 random bits; like a UUID of version 7 (RFC
-    9562), but without the bits for the version.
+    """Return a new entry id: ``now_ms``, the time in Unix ms, in 48 bits, then 80 random bits; like
+    a UUID of version 7 (RFC 9562), but without the bits for the version.
 
     The time comes first so that guard rows are inserted in the order of their primary key. The
     operating system draws the random bits of each id: a generator in the process would repeat its
@@ -283,7 +284,10 @@ class Delivery:
 
 
 def deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
-    """Yield the entries in a script's reply, in the form of ``fit()`` in ``scripts/entry.lua``."""
+    """Yield the entries of ``stream`` in a script's reply, as :class:`Delivery` objects. Each item
+    of the reply has the form of ``fit()`` in ``scripts/entry.lua``: stream id, fields, and the
+    derived id if the entry was cut.
+    """
     for stream_id, flat, derived in entries:
         fields = tuple(zip(flat[::2], flat[1::2], strict=True))
         uncut_id = None if derived is None else derived.decode()

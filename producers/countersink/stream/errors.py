@@ -81,7 +81,8 @@ _TRANSIENT_PREFIXES = (
 
 
 def translate(error: Exception) -> StreamError:
-    """Return the error of the queue for redis-py's ``error`` or an OSError; raise it ``from`` that.
+    """Return the error of the queue for ``error``, which is redis-py's or an OSError. The caller
+    must raise it ``from`` that error.
 
     An error reply of unknown kind becomes ``StreamMisconfigured``. Any other unknown error becomes
     ``StreamUnavailable``, so that producers keep their rows and workers wait.

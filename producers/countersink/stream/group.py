@@ -108,7 +108,7 @@ class Group:
 
         If a group is missing, make it, and return an empty list. If it cannot be made, read its
         stream from the beginning without a group, and return these entries with those of the other
-        streams; if there are none, raise the error.
+        streams; if there are none, raise the error. In this case ``max_bytes`` limits each stream.
         """
         try:
             found = self._read(self.streams, count, self.max_bytes)
@@ -203,9 +203,10 @@ class Group:
         or refuses, return the entries taken over before, if any. Must be called every
         :data:`CLAIM_DEAD_EVERY_S`, because only several calls show whether a process is dead.
 
-        A live process renews the expiry of its hash each second, also while it waits for MySQL
-        (:class:`~countersink.stream.progress.Heartbeat`). If a live process is taken for dead, both
-        processes apply its entries, and guards let only one of them count.
+        A live process renews the expiry of its hash ``countersink:worker:CONSUMER`` each second,
+        also while it waits for MySQL (:class:`~countersink.stream.progress.Heartbeat`). If a live
+        process is taken for dead, both processes apply its entries, and guards let only one of them
+        count.
         """
 
         def of_dead(stream: str) -> dict[bytes, bytes]:
@@ -237,8 +238,9 @@ class Group:
 
     def _dead(self, names: Iterable[bytes]) -> set[bytes]:
         """Return the consumers among ``names`` that count as dead: for :data:`DEAD_S` no call of
-        this method has seen them renew the expiry of their hash. The first call returns none. A
-        call more than two seconds after the last one starts anew, and also returns none.
+        this method has seen them renew the expiry of their hash ``countersink:worker:CONSUMER``.
+        The first call returns none. A call more than two seconds after the last one starts anew,
+        and also returns none.
         """
         now = time.monotonic()
         if now - self._checked > 2 * CLAIM_DEAD_EVERY_S:

@@ -92,7 +92,7 @@ def salts_key(stream: str) -> str:
 
 
 def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[str, list[Salt]]:
-    """Return the salts that are stored now beside ``stream``, as a dict by counter. The list is
+    """Return the salts that the partition of ``stream`` has now, as a dict by counter. The list is
     empty for a counter without salts, or with damaged ones; workers write those again."""
     with mapped():
         pipe = client.pipeline(transaction=False)
@@ -116,10 +116,9 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
 
 
 def remove_salts(client: redis.Redis, counter: str) -> None:
-    """Remove a counter's salts from each partition of :func:`used_partitions`. If a master of a
-    cluster does not answer, its partitions at or above the present number are skipped; the others
-    raise.
-    """
+    """Remove a counter's salts from each partition of :func:`used_partitions`, until one raises a
+    StreamError. If a master of a cluster does not answer, or refuses the user, its partitions at or
+    above the present number of partitions are skipped."""
     for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
             client.hdel(salts_key(stream_key(partition)), counter)
@@ -177,7 +176,7 @@ def partitions(client: redis.Redis) -> int:
 
 def set_partitions(client: redis.Redis, number: int) -> None:
     """Set the number of partitions; the caller must check that it is from 1 to 1024. Each producer
-    uses it from its next connection on.
+    uses it from its next connection on at the latest.
     """
     with mapped():
         client.set(PARTITIONS_KEY, number)
@@ -236,7 +235,7 @@ def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None)
 
     Raises:
         StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
-        StreamRefused: all masters refuse the user (without ``on_silence``: a master).
+        StreamRefused: Redis, or all masters, refuse the user (without ``on_silence``: a master).
         StreamUnavailable: Redis, or every node of a cluster, did not answer (without
             ``on_silence``: a master did not).
     """
@@ -292,7 +291,8 @@ def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
 
 
 def stream_keys(client: redis.Redis) -> list[str]:
-    """Return the keys of the streams of :func:`used_partitions`. Raises the same errors."""
+    """Return the keys of the streams of all partitions that may have entries. Raises the errors of
+    :func:`used_partitions`."""
     return [stream_key(partition) for partition in used_partitions(client)]
 
 
@@ -330,8 +330,8 @@ class PartitionRoute:
 
     def reach(self, client: redis.Redis, work: Callable[[], T]) -> T:
         """Call ``work``, which uses the partition, and return its result. After a StreamError
-        choose a partition on another master and call ``work`` again. If no master serves, raise the
-        error that :meth:`leave` returns."""
+        choose a partition on another master and call ``work`` again. If no master serves, or
+        without a cluster, raise the error that :meth:`leave` returns."""
         while True:
             try:
                 return work()
@@ -372,9 +372,9 @@ class PartitionRoute:
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
-        """Go back to the home partition if its master serves, at the earliest
-        :data:`RETURN_SECONDS` after the last :meth:`leave` or try. Return True if :attr:`partition`
-        has changed. If the master does not serve, return False and raise nothing."""
+        """Go back to the home partition, after a :meth:`leave`, if its master serves; at the
+        earliest :data:`RETURN_SECONDS` after the last leave or try. Return True if the partition
+        has changed. If too early, or the master does not serve, return False and raise nothing."""
         now = time.monotonic()
         if now < self._home_at:
             return False
