@@ -65,7 +65,8 @@ class Options:
         spool: directory of the disk spool; with ``None`` the producer has no spool.
         spool_max_bytes: limit in bytes on all segments in the spool's directory together, those of
             other processes and damaged ones included. When it is reached, rows stay in memory.
-        id_scope: namespace of the ids given to ``increment(id=…)``: give each application its own.
+        id_scope: namespace of the ids given to ``increment(id=…)`` and ``increment_batch(id=…)``:
+            give each application its own, at most 64 characters.
         socket_timeout: seconds to wait for an answer of Redis.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
         handle_sigterm: whether to flush before SIGTERM, SIGHUP, SIGQUIT or SIGINT ends the process
@@ -128,11 +129,12 @@ def from_environment(
     Args:
         environment: the variables; ``os.environ`` by default.
         missing: what happens if the URL is missing: ``"error"`` raises ValueError, ``"off"``
-            returns the URL ``off://``.
+            returns the URL ``off://`` and the options.
 
     Raises:
         ValueError: the URL is missing, an option's value is invalid, a variable and its ``_FILE``
-            are both set, or a file cannot be read. The URL itself is not checked.
+            are both set, or a file cannot be read; or ``missing`` has another value. Whether the
+            URL is valid is not checked.
     """
     if missing not in get_args(Missing):
         raise ValueError(f"missing must be 'error' or 'off', not {missing!r}")
@@ -169,12 +171,12 @@ def warn_of_variables() -> None:
 
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:
-    """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names,
-    without white space around it. Return None if neither is set; ``""`` if the variable or the file
-    is empty. Callers treat both as missing.
+    """Return the value of a variable, unchanged; or, if ``<variable>_FILE`` names a file, the
+    content of the file without white space around it. If there is no value, return None or ``""``;
+    callers treat both as missing.
 
     Raises:
-        ValueError: both are set, or the file cannot be read.
+        ValueError: both are set and not empty, or the file cannot be read.
     """
     value, path = env.get(variable), env.get(variable + "_FILE")
     if value and path:
@@ -191,7 +193,7 @@ def _read(env: Mapping[str, str], variable: str) -> str | None:
 def _parse(variable: str, text: str, kind: type[Any]) -> Any:
     """Return ``text`` converted to ``kind``, the type of an option. Only bool, int and float are
     converted; for any other type (such as the path of the spool) the text itself is returned. A
-    bool is 1, true, yes or on; 0, false, no or off; in upper or lower case.
+    bool is 1, true, yes or on (True), or 0, false, no or off (False), in upper or lower case.
 
     Raises:
         ValueError: the text is not valid for this type; the message names ``variable``.
@@ -206,7 +208,8 @@ def _parse(variable: str, text: str, kind: type[Any]) -> Any:
 
 
 def is_recorded(url: str) -> bool:
-    """Return whether ``url`` is ``memory://…`` or ``off://``: producers with such a URL keep their
-    increments in the process or discard them, and do not use Redis.
+    """Return whether ``url`` is ``memory://…`` or ``off://``. Producers with such a URL do not use
+    Redis: with ``memory://…`` they keep their increments in the process, with ``off://`` they
+    discard them.
     """
     return url == OFF or url.startswith(MEMORY)

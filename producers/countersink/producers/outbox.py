@@ -48,7 +48,8 @@ class Parcel:
         generation: the generation that the rows belong to (see ``RowBuffer``).
         at: time of the first attempt to send the entry, in Unix ms on Redis's clock; ``None``
             before that attempt.
-        in_doubt: whether the answer to an attempt was lost, so that Redis may have the entry.
+        in_doubt: whether an attempt to send the entry has failed so that it is unknown whether
+            Redis has the entry (:func:`deliver` has raised).
         settled: whether the entry is stored, in Redis or in the spool. The lock of the
             ``EventBuffer`` guards this attribute.
     """
@@ -84,21 +85,22 @@ class Stats:
     Attributes:
         accepted: number of increments accepted and not dropped.
         stored: number of increments sent from memory and acknowledged by Redis.
-        resent: number of increments sent again because Redis's answer was lost. They are counted
-            once, because the entry keeps its id.
+        resent: number of increments sent again after an attempt whose result is unknown; counted
+            anew at each further attempt. In MySQL they count once, because the entry keeps its id.
         spooled: number of increments written and fsynced to the disk spool.
         replayed: number of increments sent to Redis from segments of the spool, also from those
             that dead processes have left.
         dropped: number of increments for which memory and spool had no room, which were not stored
-            when the producer was closed, or which came after the close. Batches that
-            ``increment_batch()`` refused for lack of room or of a salt are not included.
+            when the producer was closed, or which came after the close (without those of calls that
+            raised RuntimeError). Batches that ``increment_batch()`` refused for lack of room or of
+            a salt are not included.
         pending_rows: number of rows in memory that are not stored yet. A sighting whose member
             waits for a salt counts as a row.
-        last_error: an error message without passwords: that of the spool, if its last write failed
-            or its directory was not usable at the last check; otherwise that of the last failure
-            of Redis (also because the stream is too long), even if Redis has answered since.
-            ``None`` if nothing has failed.
-        connected: whether Redis answered the last command and the stream is not too long.
+        last_error: an error message without passwords: that of the spool, if its last write or the
+            last check of its directory, whichever came later, failed; otherwise that of the last
+            failure of Redis (also because the stream is too long), even if Redis has answered
+            since. ``None`` if nothing has failed.
+        connected: whether Redis accepted the last command and the stream is not too long.
     """
 
     accepted: int = 0
@@ -147,8 +149,9 @@ class Outbox:
     def seal(self, upto: int = NEVER) -> Parcel | None:
         """Take rows of the oldest generation out of the buffer and encode them into a parcel: at
         most 1,000 rows, fewer if they are large. An increment or a batch with an id of the
-        application becomes a parcel of its own, whose id is derived from that id. Return None if
-        there are no rows, or if the number of this generation is above ``upto``.
+        application becomes a parcel of its own, whose id is derived from that id, from ``id_scope``
+        and, for an increment, from its counter. Return None if there are no rows, or if the number
+        of this generation is above ``upto``.
 
         The caller has to pass the parcel to :meth:`post` or :meth:`settle`, or to call
         :meth:`give_up`: until then the rows are in the parcel only, and count as not stored.
@@ -216,8 +219,9 @@ class Outbox:
         them to the spool.
 
         Parcels that were never sent leave the outbox: the spool's replay gives them their time and
-        sends them. If the spool cannot be written, the caller has to :meth:`post` these again.
-        Parcels that were sent also stay in the outbox, because Redis's answer may still arrive.
+        sends them. If the spool cannot be written, the caller has to :meth:`post` these never-sent
+        parcels again. Parcels that were sent before are returned, too, but stay in the outbox until
+        :meth:`settle`, because Redis's answer may still arrive.
         """
         with self._lock:
             parcels = self._parcels[:limit]
@@ -225,10 +229,10 @@ class Outbox:
             return [parcel for parcel in parcels if not parcel.settled]
 
     def settle(self, parcels: Sequence[Parcel], *, spooled: bool = False) -> None:
-        """Record that parcels are stored: they leave the outbox, and the bell rings. A parcel that
-        was settled before is ignored. After :meth:`give_up` all parcels are ignored. Without
-        parcels (as after sightings were dropped), only the results of :meth:`settled` are updated,
-        and the bell rings.
+        """Record that parcels are stored: they leave the outbox, their increments are added to
+        ``stored`` or ``spooled``, and the bell rings. A parcel that was settled before is ignored.
+        After :meth:`give_up` all parcels are ignored. Without parcels (as after sightings were
+        dropped), only the results of :meth:`settled` are updated, and the bell rings.
 
         Args:
             spooled: True if they are stored in the spool, False if in Redis.

@@ -50,10 +50,10 @@ class Producer(Recorded, Closable):
     (adds up the increments of a key in a minute), and sends the rows to Redis in the background.
 
     ``increment()`` never waits for Redis or a disk and never raises because of them; if memory is
-    nearly full, it may pause for 0.1 ms. While Redis is away, the producer keeps adding up in
-    bounded memory, and writes rows to the spool if it has one. When there is no room left, further
-    increments are dropped; their number is kept and logged. Stored increments are counted exactly
-    once, however often they are sent.
+    nearly full, or increments come too fast, it may pause for 0.1 ms. While Redis is away, the
+    producer keeps adding up in bounded memory, and writes rows to the spool if it has one. When
+    there is no room left, further increments are dropped; their number is kept and logged. Stored
+    increments are counted exactly once, however often they are sent.
 
     One producer per process is enough. All threads may use it. Asyncio code may use it, too; it
     runs calls that wait in a thread: ``await asyncio.to_thread(producer.flush)``. Forked children
@@ -64,7 +64,7 @@ class Producer(Recorded, Closable):
 
     The producer is flushed when the process ends: at a normal exit; at ``os._exit()``, by which
     forked children, RQ jobs and pool processes of Celery end; at SIGTERM, SIGHUP and SIGQUIT, if
-    the main thread created the producer or has counted with it.
+    the main thread created the producer or was the first to count with it.
 
     Args:
         url: the URL of Redis: ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://`` or
@@ -112,7 +112,7 @@ class Producer(Recorded, Closable):
 
         Raises:
             ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is ``"off"``), or
-                the URL or a setting is invalid; the message quotes the URL or names the setting.
+                the URL or a setting is invalid; the message says which.
         """
         url, options = from_environment(missing=missing)
         warn_of_variables()
@@ -136,7 +136,7 @@ class Producer(Recorded, Closable):
                 counter with dimensions, a mapping from the name of each dimension (at most 8) to
                 its value. See :func:`countersink.runtime.dimensions.check_name` for the names; the
                 values may be any text, as keys.
-            amount: a signed 64-bit integer; 0 makes the key exist, without counting.
+            amount: a signed 64-bit integer; 0 adds nothing, but makes the key exist.
             at: the time of the event, an aware datetime from 1970 to 366 days ahead. By default the
                 event belongs to the present minute on Redis's clock, which the producer knows to
                 within 50 ms or so.
@@ -147,7 +147,7 @@ class Producer(Recorded, Closable):
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing is counted.
-            RuntimeError: the producer is closed.
+            RuntimeError: ``close()`` was called. From the flush at exit on, increments are dropped.
         """
         # The usual call: an increment by 1, now. `is`: small ints are singletons, and True is not
         # 1.
@@ -177,7 +177,7 @@ class Producer(Recorded, Closable):
 
     def _row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
         """Return a caller's key in the form that rows contain: a text, cut if it is long, or
-        checked dimensions. See :meth:`KnownDimensions.row_key` for errors.
+        checked dimensions. Raise TypeError or ValueError if the key is invalid.
         """
         return check_key(key) if type(key) is str else self._known_dimensions.row_key(counter, key)
 
@@ -185,7 +185,8 @@ class Producer(Recorded, Closable):
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
     ) -> None:
         """Add ``amounts[key]`` to each key of ``counter``: all of them or none. If a key or amount
-        is invalid, an error is raised; if memory has no room for all, all are dropped.
+        is invalid, an error is raised; if memory has no room for all, all are dropped. If memory is
+        nearly full, or increments come too fast, the call may wait for a fraction of a second.
 
         Args:
             counter, at: as for :meth:`increment`.
@@ -194,7 +195,7 @@ class Producer(Recorded, Closable):
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing is counted.
-            RuntimeError: the producer is closed.
+            RuntimeError: ``close()`` was called. From the flush at exit on, increments are dropped.
         """
         check_counter(counter)
         minute = None if at is None else minute_of(at)
@@ -235,7 +236,7 @@ class Producer(Recorded, Closable):
         Args:
             increments: at most 1,000 objects of :class:`~countersink.producers.Increment`, or
                 tuples with the same items in the same order. The items mean the same as the
-                arguments of :meth:`increment`.
+                arguments of :meth:`increment`; a member means a sighting, as in :meth:`seen`.
             id: the application's id of the batch, 1 to 1,000 characters. A batch with an id is
                 sent as one entry, and its increments must not have ids. Only one batch with this id
                 is counted, even if several producers with the same ``id_scope`` send it at the same
@@ -249,9 +250,9 @@ class Producer(Recorded, Closable):
 
         Raises:
             InvalidBatch: some increments are invalid. The error, a ValueError, has the position of
-                each. Nothing is counted.
-            TypeError, ValueError: the id or the number of increments is invalid.
-            RuntimeError: the producer is closed.
+                each, from 0. Nothing is counted.
+            TypeError, ValueError: the id is invalid, or the batch has too many increments or bytes.
+            RuntimeError: ``close()`` was called.
         """
         events = self._events
         batch = check_batch(increments, id, self._hash_member)
@@ -288,7 +289,7 @@ class Producer(Recorded, Closable):
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing is counted.
-            RuntimeError: the producer is closed.
+            RuntimeError: ``close()`` was called. From the flush at exit on, sightings are dropped.
         """
         try:
             if at is None and len(member) <= LARGE_MEMBER:
@@ -327,11 +328,10 @@ class Producer(Recorded, Closable):
         return found
 
     def awaits_salt(self, counter: str) -> bool:
-        """Return True if the present salt of a counter is not known, but may become known soon:
-        Redis has not answered in the last second, or has said for less than 10 seconds that the
-        salt is missing (a worker may be about to make it). Return False if the salt is known, or if
-        none can be expected. A caller may wait for False before it passes members to
-        :meth:`increment_batch`. Never waits itself, like :meth:`counts_members`.
+        """Return False if the present salt of a counter is known. Also return False if it is
+        useless to wait for it: Redis has answered for 10 seconds, also in the last second, that the
+        salt is missing. Otherwise return True: a worker may be about to make the salt. A caller may
+        wait for False before it passes members to :meth:`increment_batch`. Does not wait itself.
         """
         found = self._events.sightings
         if found.hashed(counter, None, b"") is not None:
@@ -347,15 +347,15 @@ class Producer(Recorded, Closable):
 
     @property
     def spools(self) -> bool:
-        """Whether the producer has a spool that works: its last write and the last check of its
-        directory were successful; or one failed, but no row waits for the next attempt to write,
-        and the directory can be used now."""
+        """Whether the producer has a spool that works: its last write or the last check of its
+        directory, whichever came later, was successful. After a failure also True if no row waits
+        for the next attempt to write, and the directory can be used now."""
         spool = self._spool
         return spool is not None and (not spool.failure or (not spool.failing and spool.look()))
 
     def start_over(self) -> None:
-        """Begin with empty buffers and new threads, not started. Called by the constructor, and in
-        a forked child, because the parent sends the increments that the child has inherited.
+        """Make empty buffers and new threads, which are not started yet. Called by the constructor,
+        and in a forked child, because the parent sends the increments that the child has inherited.
         """
         super().start_over()
         self._fast = self._events.fast

@@ -159,7 +159,8 @@ class Recorded(Engine):
 
     @property
     def increments(self) -> list[Increment]:
-        """A new list of all counted increments, in the order of the calls. Their members are
+        """A new list of all counted increments, in the order of the calls; of a batch, sightings
+        come after the others, and those with ids of their own come last. Their members are
         ``bytes``. Their times are cut to whole minutes, or are None if the call gave no time.
         """
         record = self._record()
@@ -167,12 +168,15 @@ class Recorded(Engine):
             return list(record.increments)
 
     def count(self, counter: str, key: str | Mapping[str, str] | None = None) -> int:
-        """Return the total of ``counter``; 0 where it has no increments.
+        """Return the total of the increments of ``counter`` that ``key`` selects; 0 if there are
+        none.
 
         Args:
             key: a text selects the increments of this key; increments with dimensions have the key
-                ``''``. A mapping selects the increments whose dimensions have these values; a
-                dimension that an increment lacks has the value ``''``. ``None`` selects all.
+                ``''``. A mapping selects the increments whose dimensions have these values,
+                whatever further dimensions they have; a dimension that an increment lacks has the
+                value ``''``. A mapping does not select increments with a key other than ``''``.
+                ``None`` selects all.
         """
         return sum(
             each.amount
@@ -217,7 +221,8 @@ class Recorded(Engine):
 
             producer.assert_counted("page_views", [({"path": "/home", "device": "mobile"}, 1)])
 
-        All counted keys have to be expected, those with the total 0 included.
+        All counted keys have to be expected, those with the total 0 included. Dimensions have to be
+        given in full, as they were counted.
 
         Raises:
             AssertionError: the totals differ; the message shows both.

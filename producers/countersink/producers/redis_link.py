@@ -32,11 +32,11 @@ _OLDER: Final = "Redis lacks stored entries: it is a replica that lags behind, o
 
 
 class RedisLink:
-    """A producer's connection to Redis. One thread uses it; other threads may only read the
-    attributes and call the methods marked "From any thread".
+    """A producer's connection to Redis. One thread at a time uses it; other threads may only read
+    the attributes and call the methods marked "From any thread".
 
     Attributes:
-        connected: whether Redis answered the last command.
+        connected: whether Redis accepted the last command.
         held_back: whether nothing is sent because the stream is longer than ``max_stream_length``.
         failures: number of failed attempts to connect, to send or to read.
         last_error: message of the last failure or too long stream, without passwords, or None.
@@ -61,7 +61,7 @@ class RedisLink:
 
     @property
     def usable(self) -> bool:
-        """Whether Redis answered the last command and the stream is within its limit."""
+        """Whether Redis accepted the last command and the stream is within its limit."""
         return self.connected and not self.held_back
 
     def seconds_to_next_try(self) -> float:
@@ -119,7 +119,7 @@ class RedisLink:
 
     def salts(self, counters: Sequence[str]) -> dict[str, list[Salt]] | None:
         """Return the salts of each counter (an empty list if there are none, or if they are
-        damaged); or None if Redis did not answer or refused."""
+        damaged); or None without a connection, or if Redis did not answer or refused."""
         client = self._client
         if client is None:
             return None
@@ -158,8 +158,8 @@ class RedisLink:
         return client
 
     def _use_route(self, client: redis.Redis) -> None:
-        """Prepare sending to the partition of ``_route``: read its clock, epoch and length. Raise
-        StreamError if that fails."""
+        """Prepare sending to the partition of ``_route``: read its server's clock, and its stream's
+        epoch and length. Raise StreamError if that fails."""
         self._clock.learn(client, self._route.stream)
         self.trail.follow(client, self._route.stream)
         self.connected = True
@@ -218,7 +218,7 @@ class SendResult:
 
 def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> SendResult:
     """Send parcels by XADD to the partition's stream, then XLEN, in one pipeline without MULTI.
-    Return Redis's answers. If Redis refuses a single parcel, the error is in the result, not
+    Return Redis's answers. If Redis refuses some parcels, the last error is in the result, not
     raised.
 
     Raises:
@@ -259,9 +259,8 @@ class Checkpoint:
         ends: maps a stream to the id of the last entry stored there, and to the epoch of the stream
             at that time (None if unknown). While the epoch stays the same, entries have left the
             stream only by being acknowledged: see :mod:`countersink.stream.progress`. A stream is
-            left out if all its entries are known to be applied.
-        since: number of breaks of the trail that do not concern the entries: see
-            :meth:`Trail.checkpoint`."""
+            left out if its entries are known to be applied, or if a break made this unknown.
+        since: the number of :attr:`Trail.breaks` above which :meth:`Trail.applied` returns None."""
 
     ends: Mapping[str, tuple[str, Epoch | None]]
     since: int
@@ -273,11 +272,11 @@ class Trail:
     Workers acknowledge entries that are applied or dead letters, and thereby delete them. So an
     entry that has left its stream was acknowledged, unless something else has deleted it: see
     :mod:`countersink.stream.progress`. If that may have happened, the trail breaks: it can never be
-    known whether the entries before the break were applied. The entries after it are not affected.
+    known whether this stream's earlier entries were applied. Later entries are not affected.
 
     The send thread calls :meth:`stored`; any thread may call :meth:`applied`. There is no lock, so
-    that a signal handler may flush. If it interrupts a call, an answer can become unknown (None),
-    but never wrong.
+    that a signal handler may flush. If the handler interrupts a call, an answer can become unknown
+    (None), but never wrong.
 
     Attributes:
         reported_breaks: the number of :attr:`breaks` at the last :meth:`report_break`.
@@ -295,12 +294,12 @@ class Trail:
 
     @property
     def breaks(self) -> int:
-        """Number of breaks so far: of times when it became unknown whether entries were applied."""
+        """Number of breaks so far: how often it has become unknown whether entries were applied."""
         return len(self._breaks)
 
     def report_break(self) -> None:
-        """Log the cause of the last break, unless it was logged. A checkpoint whose ``since`` is
-        the new :attr:`reported_breaks` tells only about entries stored after this break."""
+        """Log the cause of the last break, unless it was logged. A new checkpoint with the new
+        :attr:`reported_breaks` as ``since`` tells nothing about entries that the break concerns."""
         before, self.reported_breaks = self.reported_breaks, self.breaks
         if self.reported_breaks > before:
             self._log(
@@ -312,7 +311,8 @@ class Trail:
     def follow(self, client: redis.Redis, stream: str) -> None:
         """Read and keep the epoch of ``stream`` (see :mod:`countersink.stream.progress`): called
         before entries are stored over a new connection, and after a change of the epoch. Make the
-        consumer group if it is missing. If entries stored earlier may be lost, the trail breaks.
+        consumer group if it is missing. If entries stored earlier may be lost, the trail breaks. If
+        Redis refuses, the epoch is unknown.
 
         Raises:
             StreamUnavailable: Redis did not answer."""
@@ -344,7 +344,7 @@ class Trail:
 
         Args:
             since: the value of :attr:`breaks` or :attr:`reported_breaks` before the entries were
-                stored. Once there are more, :meth:`applied` returns None for the checkpoint."""
+                stored. Once :attr:`breaks` is higher, :meth:`applied` returns None for it."""
         ends = {
             stream: (end, self._epochs.get(stream))
             for stream, end in self._ends.copy().items()
@@ -354,7 +354,7 @@ class Trail:
 
     def applied(self, client: redis.Redis, checkpoints: Sequence[Checkpoint]) -> list[bool | None]:
         """Return an item for each checkpoint: True if all entries up to it are applied; False if
-        some are not yet, or if Redis does not answer; None if it cannot be known, now or later."""
+        some are not yet, or if Redis does not answer; None if it can never be known."""
         latest: dict[str, str] = {}
         for checkpoint in checkpoints:
             for stream, (end, _) in checkpoint.ends.items():
@@ -366,7 +366,7 @@ class Trail:
     def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
         """Return the stream's epoch (None if it is unknown) and the id of its first entry (None if
         the stream is empty or the epoch unknown). Return None instead of both if Redis does not
-        answer. If the epoch has changed or entries may be lost, call :meth:`follow`."""
+        answer. If the epoch is unknown or changed, or entries may be lost, call :meth:`follow`."""
         end = self._ends.get(stream)
         try:
             try:

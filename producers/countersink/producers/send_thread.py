@@ -70,12 +70,13 @@ class SendThread(WorkThread):
             self.bell.ring()
 
     def flush_now(self) -> None:
-        """Make the thread try to send all rows now, without waiting for the interval to end."""
+        """Make the thread try to send all rows now, without waiting for the interval to end. During
+        a pause of the link, nothing is sent."""
         self._urgent = True
         self.bell.ring()
 
     def run(self) -> None:
-        """Send rows until the thread is stopped."""
+        """Send rows until the thread is stopped; then close the connection."""
         while not self.stopping:
             try:
                 self.bell.wait(self._seconds_to_wait())
@@ -106,7 +107,8 @@ class SendThread(WorkThread):
         them into rows.
 
         Args:
-            ready: whether Redis can be used now. If False, no salt is read.
+            ready: whether Redis can be used now. If False, no salt is read, and only the salts
+                known already are used.
         """
         salts = self._events.sightings.salts
         due = salts.due() if ready else []
@@ -145,7 +147,7 @@ class SendThread(WorkThread):
 
     def log_missing_members(self, *, seldom: bool = False) -> None:
         """Log how many sightings were counted without their members since the last such line, if
-        any, and why the last of them.
+        any, and the reason for the last of them.
 
         Args:
             seldom: True leaves the line out if such a line was logged in the last minute, and the
@@ -164,8 +166,9 @@ class SendThread(WorkThread):
 
     def _report(self) -> None:
         """Log dropped increments, and sightings that are counted without their members because no
-        salt came. This is done in the send thread, not in the fold thread, because a log handler
-        that blocks must not stop the folding of events.
+        salt came. Do nothing once the thread is to end: ``close()`` logs them. This is done in the
+        send thread, not in the fold thread, because a log handler that blocks must not stop the
+        folding of events.
         """
         if self.stopping:
             return  # close() logs the rest
@@ -185,7 +188,8 @@ class SendThread(WorkThread):
 
     def _cause(self) -> str:
         """Return the reason why memory was full, as a text for the log: that increments came too
-        fast, if Redis can be used now; else its last error. The spool's error, if any, is added.
+        fast, if Redis can be used now; else the last error of Redis, or that Redis has not answered
+        yet. The spool's error, if any, is added.
         """
         redis = self._link.last_error or "Redis has not answered yet"
         if self._link.usable:
@@ -232,8 +236,9 @@ class SendThread(WorkThread):
 
     def _replay(self) -> bool:
         """Send the entries of the spool, if any, those of dead processes included (searched every
-        10 s). Return True if Redis has taken all of them, except those that cannot be read, or if
-        there is no spool; False if Redis takes no more, or if the thread is to end.
+        10 s). Return True if Redis has taken all of them, except those of segments that cannot be
+        read or written now, or if there is no spool; False if Redis takes no more, or if the thread
+        is to end.
         """
         spool = self._spool
         if spool is None:
@@ -272,8 +277,10 @@ has passed."""
 @dataclass(repr=False, eq=False)
 class Flush:
     """A flush: it waits until all rows of the generations up to ``generation`` are stored, or until
-    its time has passed. It makes the send thread send the rows immediately. If there is a spool,
-    the spool thread writes the rows if Redis fails or has not taken them in half of that time.
+    its time has passed, or until only sightings wait, in vain, for their salts: see :meth:`over`.
+    It makes the send thread send the rows immediately. If there is a spool, the spool thread writes
+    the rows if Redis fails, the stream is too long, or Redis has not taken them in half of that
+    time.
 
     Holds no lock between two calls: a signal handler may interrupt it and flush as well.
 
@@ -307,9 +314,9 @@ class Flush:
 
     def over(self) -> bool:
         """Return True if the flush is over: all its rows are stored; or its time has passed; or
-        only sightings are left, and it is useless to wait for their salts. Also makes the spool
-        thread write, once, when Redis has failed since the flush began, the stream is too long or
-        half of the time has passed.
+        only sightings are left, and it is useless to wait for their salts. If rows are not stored
+        and there is a spool, also make the spool thread write them, once, as soon as Redis has
+        failed since the flush began, the stream is too long, or half of the time has passed.
         """
         if self.stored():
             return True
@@ -325,9 +332,10 @@ class Flush:
         return now >= self._deadline or self._only_saltless_members_left()
 
     def _only_saltless_members_left(self) -> bool:
-        """Return True if all rows are stored except sightings whose members wait for a salt, and it
-        is useless to wait longer: see :meth:`SendThread.has_no_salts`, or the time for salts has
-        passed (until ``STORING_SECONDS`` before the end of the flush, but at least half of it).
+        """Return True if all rows are stored except sightings whose members wait for a salt, and
+        the wait for salts is over. It is over if :meth:`SendThread.has_no_salts` returns True; or 1
+        s (``STORING_SECONDS``) before the end of the flush, but not before half of its time has
+        passed.
         """
         return self._outbox.settled(self.generation, members=False) and (
             time.monotonic() >= self._members_until or self._sender.has_no_salts(self._began)

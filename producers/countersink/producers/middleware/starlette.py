@@ -28,7 +28,7 @@ class _Place:
     Attributes:
         mounts: the path templates of the mounts that contain the route, joined.
         template: the route's own path template.
-        pattern: the route's own path as a compiled regular expression.
+        pattern: the route's own path as a compiled regular expression; None where it has none.
     """
 
     mounts: str
@@ -37,9 +37,9 @@ class _Place:
 
 
 class StarletteRoutes:
-    """Returns the template of the route that a request has matched, such as ``/users/{id}``. The
-    paths of the mounts that contain the route are in front. This is the default argument ``route``
-    of ``ASGIMiddleware``.
+    """A callable that takes the scope of a request and returns the template of the matched route,
+    such as ``/users/{id}``, with the paths of the mounts that contain the route in front.
+    ``ASGIMiddleware`` calls an instance if its argument ``route`` is not given.
     """
 
     def __init__(self) -> None:
@@ -48,9 +48,10 @@ class StarletteRoutes:
 
     def __call__(self, scope: RequestData) -> str | None:
         """Return the route template that the application has stored in
-        ``scope["countersink.route"]``, or else the template of the matched route. Return None if no
-        route matched, if the scope has only an endpoint whose route is not found below the scope's
-        ``router``, or if the application uses another framework.
+        ``scope["countersink.route"]``, or else the template of the matched route with the paths of
+        its mounts in front. If nothing is stored there, return None if no route matched, if the
+        scope has only an endpoint whose route is not found below the scope's ``router``, or if the
+        application uses another framework.
         """
         noted = noted_route(scope)
         if noted is not None:
@@ -73,8 +74,8 @@ class StarletteRoutes:
 
 
 def _effective(scope: RequestData, route: object) -> object:
-    """Return the matched route. If FastAPI has stored the route together with its router's prefix,
-    return that object instead.
+    """Return ``route``, the matched route. If the scope has an object of FastAPI with this route
+    and its router's prefix (``effective_route_context``), return that object instead.
     """
     of_fastapi = scope.get("fastapi")
     if isinstance(of_fastapi, dict):
@@ -85,14 +86,15 @@ def _effective(scope: RequestData, route: object) -> object:
 
 
 def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
-    """Yield each place of the matched route below ``router``. There is at least one if ``route`` is
-    given and ``matched`` has a path.
+    """Yield each place of the matched route below ``router``. If ``route`` is given, is not found
+    there, and ``matched`` has a path, yield one place without mounts.
 
     Args:
         router: the outermost router.
         route: the matched route; None where the scope has only an endpoint.
         matched: if ``route`` is given, the result of :func:`_effective`, whose path is read;
-            otherwise the scope's endpoint (a mount's application), whose routes are searched.
+            otherwise the scope's endpoint. All routes with this endpoint are searched, and all
+            mounts with this application.
     """
     if route is None:
         # The endpoint of a mount is its attribute `app`.
@@ -136,8 +138,9 @@ def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[
 
 
 def _matching_place(scope: RequestData, places: list[_Place]) -> _Place:
-    """Return the first of a route's places whose mounts and pattern fit the path of the request;
-    the first of all if none fits.
+    """Return the first of a route's places that fits the path of the request, or the first of all
+    if none fits. In a place that fits, the mounts fit the part of the path that mounts have
+    matched, and the pattern (if there is one) fits the rest.
     """
     root = str(scope.get("root_path", ""))
     parts = root[len(str(scope.get("app_root_path", ""))) :].split("/")

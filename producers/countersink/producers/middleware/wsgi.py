@@ -39,22 +39,24 @@ class WSGIMiddleware:
 
     WSGI does not define routes. So the application (or a module of
     ``countersink.producers.integrations``) stores the template in ``environ["countersink.route"]``,
-    or the argument ``route`` is a function that returns it. Without either, every request is
-    counted as ``__unmatched__``.
+    or the argument ``route`` is a function that returns the template. Without either, every request
+    is counted as ``__unmatched__``.
 
     The status is read when the application returns, if it has set one and the body is not a
     generator. Such a body passes through unchanged (``wsgi.file_wrapper`` included); if it fails
     later, the request has already been counted with that status. Otherwise the status is read when
-    the body yields its first piece or ends. If the application or its body raises before, the
-    status is 500, and the exception is raised again. If the client disconnects before the
-    application has set a status, it is 499. Errors of counting are logged, never raised.
+    the body yields its first piece or ends; if none is set by then, it is 500. If the application
+    or its body raises before that, the status is 500, and the exception is raised again. If the
+    client disconnects before the application has set a status, it is 499. Errors of counting are
+    logged, never raised.
 
     Args:
         app: the WSGI application.
         producer: the producer that counts.
         counter: the name of the counter to which requests are added.
         route: a function that returns the route template of an environ, or None where no route
-            matched.
+            matched. By default it returns ``environ["countersink.route"]``, or None if that is not
+            a str.
         max_routes: maximum of different route templates; requests with further templates are
             counted as ``__other__``.
         dimensions: maps each dimension of the counter to the part of the request that is its value:
@@ -86,7 +88,8 @@ class WSGIMiddleware:
         self._visitor = visitor_from(visitors, environ_visitor)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Let the application answer one request, and count the request. Return the body."""
+        """Call the application for one request, and return the body of its response. Count the
+        request now, or when the server reads or closes the body: see the class."""
         exchange = _Exchange(self._tally, self._route, environ, start_response, self._visitor)
         try:
             body = self._app(environ, exchange.start_response)
@@ -122,9 +125,10 @@ class _Exchange(CountedRequest):
         self.status: str | None = None
 
     def start_response(self, status: str, *rest: Any) -> Callable[[bytes], object]:
-        """Call the server's ``start_response`` with the application's arguments and keep the
-        status; return the function that writes parts of the body. The application may call it again
-        after an error; the last status replaces the earlier one.
+        """Call the server's ``start_response`` with the application's arguments, and keep the
+        status; ``rest`` is passed on unchanged (the headers, and the exception if there was one).
+        Return the server's function that writes parts of the body. The application may call it
+        again after an error; the last status replaces the earlier one.
         """
         write = self._start_response(status, *rest)
         self.status = status
@@ -138,14 +142,15 @@ class _Exchange(CountedRequest):
         self.count(self._data.get("REQUEST_METHOD"), status)
 
     def fail(self) -> None:
-        """Count the request with the status 500, unless it is counted already: the application has
-        raised before its response.
+        """Count the request with the status 500, unless it is counted already. Called when the
+        application or its body has raised an exception.
         """
         self.count(self._data.get("REQUEST_METHOD"), FAILED)
 
 
 class _LateBody:
-    """A WSGI body whose request is counted when the server reads the first piece. Until then the
+    """A WSGI body that passes on the application's body. Its request is counted when the server
+    reads the first piece or finds the body empty, at the latest in :meth:`close`. Until then the
     status may change: the body may raise (500), or call ``start_response``, even a second time.
     """
 
@@ -183,8 +188,8 @@ class _LateBody:
 
 
 def _number(status: str) -> int:
-    """Return the three-digit number at the beginning of a status such as ``200 OK``; 0 where there
-    is none, which is counted as ``OTHER``.
+    """Return the three-digit number at the beginning of a status such as ``200 OK``. Return 0 if
+    the status does not begin with three digits; 0 is counted as ``OTHER``.
     """
     digits = status[:3] if isinstance(status, str) else ""
     return int(digits) if len(digits) == 3 and digits.isascii() and digits.isdigit() else 0

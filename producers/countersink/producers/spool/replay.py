@@ -74,7 +74,7 @@ def used_bytes(directory: Path) -> int:
 
 def files(directory: Path) -> list[tuple[str, int]]:
     """Return the names and sizes (in bytes) of all segments in ``directory``, ``….damaged`` ones
-    included, sorted by name. An empty list if the directory does not exist.
+    included, sorted by name (by age). An empty list if the directory does not exist.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -109,10 +109,12 @@ class SegmentInfo:
             ``damaged`` or ``unreadable``.
         increments: number of increments in these entries.
         made_ms: the time at which the file was created, in Unix ms; None if its name does not have
-            the time.
+            the time, or if ``unreadable``.
         damaged_bytes: size in bytes of the corrupt records before, between and after these entries;
-            0 if ``damaged``, because corrupt records are not searched for again.
-        unreadable: the reason why the file cannot be read; None where it can be read.
+            0 if ``damaged``: they are not searched for again. An incomplete last record is not
+            counted.
+        unreadable: the reason why the file cannot be read (``held`` and ``damaged`` are False);
+            None where it can be read.
     """
 
     path: Path
@@ -137,9 +139,9 @@ class SegmentInfo:
 
 
 def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
-    """List all segments of a spool directory, damaged ones included, oldest first; an empty list if
-    it does not exist. Reads their contents and changes nothing. Takes the lock of each segment for
-    a moment, to find out whether another process holds the lock.
+    """List all segments of a spool directory, damaged and unreadable ones included, oldest first;
+    an empty list if it does not exist. Reads their contents and changes nothing. Takes the lock of
+    each segment for a moment, to find out whether another process holds the lock.
 
     Raises:
         SpoolError: the directory cannot be read."""
@@ -234,8 +236,8 @@ def replay(
     on_progress: Callable[[Replayed], object] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
-    """Send the entries in the segments of dead processes to Redis, the oldest segment first, and
-    delete the segments (damaged ones are renamed instead); returns the figures.
+    """Send to Redis the entries of all segments that no live process has locked, the oldest segment
+    first, and delete these segments (damaged ones are renamed instead); return the figures.
 
     It is safe to run next to live producers and other replays, because only the process that has
     locked a segment replays it. It is safe to interrupt, because entries that are sent again keep
@@ -295,8 +297,8 @@ class Backlog:
 
     Attributes:
         done: figures of the replay.
-        released: whether a segment that was released after an error may still wait: True from
-            the release until a search finds no further segment.
+        released: whether a segment that was released after an error may still wait: True from the
+            release until a search finds no segment to lock and no unreadable one.
     """
 
     def __init__(self, log: Log) -> None:

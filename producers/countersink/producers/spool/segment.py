@@ -93,8 +93,8 @@ def body_length(header: bytes) -> int | None:
 
 
 def checksum_fits(header: bytes, body: bytes) -> bool:
-    """Whether the checksum in ``header`` is that of ``body`` and its length. The length in
-    ``header`` is ignored."""
+    """Whether the checksum in ``header`` fits ``body`` and the length of ``body``. The length that
+    ``header`` states is not used."""
     length = len(body).to_bytes(4, "little")
     return bool(_HEAD.unpack_from(header)[2] == crc32(body, crc32(length)))
 
@@ -123,8 +123,8 @@ class Records:
 
     def bytes_done(self, size: int) -> int | None:
         """Return how many bytes at the beginning of the file, which has ``size`` bytes, need no
-        replay: at least the file header's 32, even if the file is shorter because its writer died.
-        Return ``None`` if the file is not a segment, or if its format is newer.
+        replay: the file header's 32 (even if the file is shorter, because its writer died) and the
+        records noted to be in Redis. Return ``None`` if it is no segment, or of a newer format.
 
         Raises:
             SpoolError: the file cannot be read."""
@@ -139,9 +139,9 @@ class Records:
         return done
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
-        """Return the first intact record between the offsets ``offset`` and ``end``. Corrupt
-        records before it are skipped by means of their lengths. Return ``None`` if no intact record
-        is found.
+        """Return the first intact record between the offsets ``offset`` and ``end``. ``offset`` is
+        where a record begins. Records with a corrupt body are skipped. Return ``None`` if no intact
+        record is found, or if a corrupt header comes first.
 
         Raises:
             SpoolError: the file cannot be read."""
@@ -157,8 +157,8 @@ class Records:
 
     def is_torn(self, offset: int, end: int) -> bool:
         """Return True if the rest of the file, from ``offset`` to ``end``, is the beginning of a
-        record that was never completed, which loses nothing stored; False if it was complete once
-        and is damaged now.
+        record that was never written to its end (no stored entry is lost), or zeros; False if it is
+        damaged.
 
         Raises:
             SpoolError: the file cannot be read."""
@@ -237,7 +237,7 @@ class Segment:
 
     @classmethod
     def adopt(cls, path: Path) -> "Segment | None":
-        """Lock the segment at ``path`` and return it, to be replayed; ``None`` if the lock is held
+        """Lock the segment at ``path`` and return it, for a replay; ``None`` if the lock is held
         (even by this process), or the file does not exist.
 
         Raises:
@@ -296,8 +296,8 @@ class Segment:
         self.end = offset
 
     def stamp(self, records: Sequence[Record], at: int) -> None:
-        """Write the time ``at`` (Unix ms) into records and their parcels and fsync it, before they
-        are sent for the first time.
+        """Write the time ``at`` (Unix ms) into records and their parcels and fsync the file, before
+        they are sent for the first time.
 
         Raises:
             SpoolError: the time may not be on disk; the records must not be sent."""
@@ -357,9 +357,9 @@ def _sync_directory(path: Path) -> None:
 class UnsharedFile:
     """An open file that is closed in each forked child, immediately after the fork.
 
-    A ``flock`` belongs to the open file, which children share. If they kept it open, the lock of a
-    dead parent would last until they end, and no process could replay the segment. ``fd`` is the
-    file's descriptor, ``flags`` are those of ``os.open``.
+    A ``flock`` belongs to the open file, which children share. If children kept the file open, the
+    lock of a dead parent would last until they end, and no process could replay the segment. ``fd``
+    is the file's descriptor, ``flags`` are those of ``os.open``.
 
     Raises:
         OSError: the file cannot be opened."""

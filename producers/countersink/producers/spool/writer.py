@@ -38,8 +38,8 @@ class Spool:
         directory: the spool's directory.
         backlog: the segments to be replayed. Only the send thread may use it, except its method
             ``add``, which any thread may call.
-        failure: error message of the last write, or of the last :meth:`look` at the directory, if
-            it failed; otherwise ``None``.
+        failure: error message of the last write or the last :meth:`look` at the directory,
+            whichever came later, if that failed; otherwise ``None``.
         failing: whether the spool thread pauses after a failed write and will try again, because
             there is still something to write.
     """
@@ -78,8 +78,8 @@ class Spool:
 
     @property
     def waiting(self) -> bool:
-        """Whether segments that this process has locked, or released after an error, have entries
-        that are not in Redis yet."""
+        """Whether segments that this process has locked, or released after an error, may have
+        entries that are not in Redis yet."""
         current, backlog = self._current, self.backlog
         written = current is not None and current.end > FILE_HEADER_SIZE
         return len(backlog) > 0 or backlog.released or written
@@ -210,8 +210,8 @@ class SpoolThread(WorkThread):
 
     def _store(self, upto: int) -> bool:
         """Write up to 16 parcels: those in the outbox, then rows of generations up to ``upto``. If
-        the write fails, they go back to the outbox, and the pause of 1 s begins. Return False if
-        there were no parcels, True if there were some, even if the write failed.
+        the write fails, the parcels are in the outbox afterwards, and the pause of 1 s begins.
+        Return False if there were no parcels, True if there were some, even if the write failed.
         """
         parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
         while len(parcels) < PARCELS_AT_A_TIME:
