@@ -607,9 +607,8 @@ def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _load(path: Path, commands: list[str]) -> Settings:
-    """Return the settings in the file at ``path``. Values become texts, and tables become dicts.
-    Each ``-`` in the name of a value becomes ``_``, as in Python; each ``_`` in that of a table
-    becomes ``-``, as in commands. Tables at its top must be named as one of ``commands``.
+    """Return the settings in the file at ``path``. Values become texts, and tables become dicts. In
+    their names, ``-`` becomes ``_``, and ``_`` becomes ``-``. The tables are some of ``commands``.
 
     Raises:
         click.UsageError: the file cannot be read, is not TOML, has unknown names at its top, or has

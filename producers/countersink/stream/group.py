@@ -204,9 +204,8 @@ class Group:
         :data:`CLAIM_DEAD_EVERY_S`, because only several calls show whether a process is dead.
 
         A live process renews the expiry of its hash ``countersink:worker:CONSUMER`` each second,
-        also while it waits for MySQL (:class:`~countersink.stream.progress.Heartbeat`). If a live
-        process is taken for dead, both processes apply its entries, and guards let only one of them
-        count.
+        also while it waits for MySQL (:class:`~countersink.stream.progress.Heartbeat`). If it is
+        taken for dead all the same, both apply its entries, and guards let only one of them count.
         """
 
         def of_dead(stream: str) -> dict[bytes, bytes]:
@@ -238,9 +237,8 @@ class Group:
 
     def _dead(self, names: Iterable[bytes]) -> set[bytes]:
         """Return the consumers among ``names`` that count as dead: for :data:`DEAD_S` no call of
-        this method has seen them renew the expiry of their hash ``countersink:worker:CONSUMER``.
-        The first call returns none. A call more than two seconds after the last one starts anew,
-        and also returns none.
+        this method has seen them renew the expiry of their hash (see :meth:`claim_dead`). The first
+        call returns none; so does a call more than two seconds after the last one: it starts anew.
         """
         now = time.monotonic()
         if now - self._checked > 2 * CLAIM_DEAD_EVERY_S:
@@ -285,19 +283,17 @@ class Group:
         whether it has found anything so far; then no error is raised: the next call meets it. A
         stream without the group is left out: reading makes the group.
         """
-        failed: StreamError | None = None
-        found = False
+        failed, found = list[StreamError](), False
         for stream in self.streams:
             try:
                 found = work(stream)
             except StreamError as error:
-                if _caused_by(error, "NOGROUP", "no such key"):
-                    continue
-                failed = error
-                if not _caused_by(error, "WRONGTYPE"):
-                    break
-        if failed is not None and not found:
-            raise failed
+                if not _caused_by(error, "NOGROUP", "no such key"):
+                    failed.append(error)
+                    if not _caused_by(error, "WRONGTYPE"):
+                        break
+        if failed and not found:
+            raise failed[-1]
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
         """Return up to ``count`` orphans of each stream, about ``max_bytes`` in all: entries at or

@@ -377,9 +377,7 @@ def _may_begin(one: Condition, beginning: str) -> bool:
     if isinstance(one, Exactly):
         text = "\\N" if one.text is None else one.text
         return text.startswith(beginning.rstrip("\ufffd"))
-    if isinstance(one, Alike):
-        return one.may_begin(beginning.rstrip("\ufffd"))
-    return True
+    return not isinstance(one, Alike) or one.may_begin(beginning.rstrip("\ufffd"))
 
 
 def _undecided() -> ValueError:

@@ -10,6 +10,7 @@ counts and samples.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Final, Self
@@ -270,16 +271,14 @@ class ReadAhead:
         """
         content, start, last = self.opened.content, self.start, self._last
         file, reader = content.plain_file(), self.opened.reader
-        if not (file and last and self._more_lines) or reader.quoted is not None:
-            return False
-        if reader.directives(start.line) is not None:
+        by_lines = reader.quoted is None and reader.directives(start.line) is None
+        if not (file and last and self._more_lines and by_lines):
             return False
         density = last.counts.size_bytes / max(1, last.counts.lines)
         size = int(min(self._more_lines * density, BYTES * MAX_LINES / LINES))
-        try:
+        data = b""
+        with suppress(Unreadable):
             data = content.read_at(BLOCK_BYTES, start.offset + size)
-        except Unreadable:
-            return False
         end = start.offset + size + data.find(b"\n") + 1
         if b"\n" not in data or content.offset >= content.size:
             return False
