@@ -10,7 +10,7 @@ tables, increments in the application's own transactions, and migrations.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -50,7 +50,6 @@ from countersink.database.sessions import Pool, open_tables
 from countersink.database.url import OFF, Settings
 from countersink.row_counts import TrackedTables, row_count
 from countersink.row_counts.check import COUNT_SECONDS
-from countersink.runtime.process import Closable
 from countersink.sequences import HANDING_IDLE_SECONDS, Sequences
 from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
 from countersink.sequences.records import CHANGE_LOCK_WAIT
@@ -101,7 +100,7 @@ SUMS_BYTES: Final = 64 * 1024 * 1024
 Result = TypeVar("Result")
 
 
-class Store(Closable):
+class Store(AbstractContextManager["Store", None]):
     """The database of counts, for an application. It connects at its first use. Thread-safe and
     fork-safe."""
 
@@ -360,6 +359,9 @@ class Store(Closable):
         self._pool.close()
         if self._replicas is not None:
             self._replicas.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"Store({str(self._settings)!r})"
