@@ -61,9 +61,9 @@ def exported(
         stop: called while reading; once it returns true, reading ends, and counters may be missing.
 
     Raises:
-        BackfillError: lines were read, but none names a counter that may be counted; there are too
-            many counters; a source cannot be read, or can be read only once, such as a pipe; or an
-            option is invalid.
+        BackfillError: lines were read that the options do not leave out, but none names a counter
+            that may be counted; there are too many counters; a source cannot be read, or can be
+            read only once, such as a pipe; or an option is invalid.
         StoreError: MySQL failed.
     """
     try:

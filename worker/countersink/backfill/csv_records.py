@@ -56,8 +56,8 @@ class CsvRecords(LineReader):
             head has only blank lines and comments.
 
     Raises:
-        BackfillError: the first record is no CSV, or is too long; or the header lacks a column
-            that the recipe names, or has it twice.
+        BackfillError: the header, which is the first record, is no CSV, or is longer than 64 KiB;
+            or the columns lack a name that the recipe uses, or have it twice.
     """
 
     def __init__(
@@ -95,11 +95,12 @@ class CsvRecords(LineReader):
             )
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
-        """Add the records of ``block`` to ``tally``: as counted, left out or rejected. The header
-        and comments are ignored.
+        """Add the records of ``block`` to ``tally``: as counted, left out or rejected. The header,
+        comments and blank lines are only counted as lines that were read.
 
         Raises:
-            BackfillError: a record has no header, since the head has only blank lines.
+            BackfillError: there is a record, but no header, because the head has only blank lines
+                and comments.
         """
         note_block(block, tally)
         rows = self._rows(block.lines)
@@ -118,12 +119,12 @@ class CsvRecords(LineReader):
                         self._count(None, number + further, piece, tally)
 
     def _is_one_record(self, row: Fields | None, line: bytes) -> bool:
-        """Return True if an invalid record must be rejected as a whole. Return False if a wrong
-        quote has joined several lines, so that these must be read one by one.
+        """Return True if an invalid record is handled as one record. Return False if a wrong quote
+        has joined several lines, which must be read one by one.
 
         Args:
-            row: fields of the record, more or fewer than there are columns; None if the CSV parser
-                refuses the record.
+            row: fields of the record, too few or too many; None if the CSV parser refuses the
+                record.
             line: its bytes.
         """
         if b"\n" not in line:
@@ -198,10 +199,13 @@ class CsvRecords(LineReader):
         """Count, leave out or reject one record in ``tally``. A blank line is ignored.
 
         Args:
-            row: fields of the record; None if they could not be read.
+            row: fields of the record; None if they are not read yet, or could not be read.
             number: number of its first line.
             line: its bytes.
             tally: sums of the records so far.
+
+        Raises:
+            BackfillError: the record is not blank, but there is no header.
         """
         if row is None or (len(row) != self._width and b'\\"' in line):
             try:

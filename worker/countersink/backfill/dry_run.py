@@ -2,8 +2,9 @@
 a reconcile has set, and too many rejected lines, but writes and locks no rows. It sums the amounts
 that would be added to each day. For a reconcile, it sums the amounts of each bucket and key.
 
-A real run recognizes repeated files and lines by its rows of sources, chunks and samples. A dry run
-keeps these rows in memory, so it recognizes the same files and lines.
+A real run recognizes repeated files and lines by the rows of sources, chunks and samples in the
+tables. A dry run reads these, too, and keeps in memory the rows that it would insert. So it
+recognizes the same files and lines.
 """
 
 from collections import Counter, defaultdict
@@ -124,8 +125,9 @@ class Trial(Sources):
         real run; ``before`` is not used.
 
         Raises:
-            BackfillError: other sources have many lines of the chunk, or a reconcile has set some
-                of its days (which is not checked for a ``TruthTarget``).
+            BackfillError: other sources have many lines of the chunk (not checked with
+                ``count_repeats``), or a reconcile has set some of its days (not checked for a
+                ``TruthTarget``).
             TooManyRejects: too many lines of the dry run would be rejected.
             StoreError: MySQL failed.
         """

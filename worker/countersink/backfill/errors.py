@@ -69,13 +69,13 @@ class RolledUpMeanwhile(Exception):
 
 class WrongCut(Exception):
     """A chunk that was cut by its size has far more lines than expected, or cannot be read to its
-    end. It must be read with its lines counted, by which it ends earlier."""
+    end. It must be cut again by counting its lines, so that it ends earlier."""
 
 
 class Overtaken(Exception):
-    """A chunk must not be counted as it was read. Another process has counted it, or has undone a
-    chunk before it, or has deleted its source or given the source another recipe; or the catalog or
-    the salts (for hashes of visitors) have changed since."""
+    """A chunk must not be counted, because things have changed since it was read. Another process
+    has counted it, or has undone a chunk before it, or has deleted its source or given the source
+    another recipe; or the catalog or the salts (for hashes of visitors) have changed."""
 
 
 class SourceDiffers(Exception):

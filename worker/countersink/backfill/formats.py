@@ -89,8 +89,9 @@ def make_reader(
         counter: name of the counter whose lines count, if the recipe has a counter column.
 
     Raises:
-        BackfillError: the source cannot be read by this recipe: it is UTF-16 or UTF-32, a CSV that
-            lacks a column, or a W3C log whose fields cannot be counted.
+        BackfillError: the source cannot be read by this recipe: it is UTF-16 or UTF-32, a CSV
+            without a valid header or without a needed column, or a W3C log whose fields cannot be
+            counted.
     """
     check_encoding(head)
     keys = keys_of(recipe, minutes, counter)
@@ -103,11 +104,18 @@ def make_reader(
 
 
 def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | None) -> Reader:
-    """Return the reader of a source that is not CSV. See :func:`make_reader` for ``begins``.
+    """Return the reader of a source that is not CSV.
+
+    Args:
+        recipe: the options by which the source is read.
+        keys: rule that gives lines their keys, and says which lines are left out.
+        begins: function from a date to the first Unix minute of that day in the counter's time
+            zone; None: days begin at midnight in the recipe's time zone. Used only if the recipe
+            has time columns.
 
     Raises:
-        ValueError: the recipe's format, fields, key, envelope or time zone are invalid;
-            :func:`check` finds what else is wrong with a recipe.
+        ValueError: the recipe's format, fields, key, envelope, time format or time zone are
+            invalid; :func:`check` finds what else is wrong with a recipe.
     """
     times, amounts = recipe.times, None
     if recipe.decimal_point or recipe.thousands:
@@ -131,9 +139,10 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
 
 def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
     """Check the first lines of a CSV, NDJSON or JSON log. Sources in other formats are not checked.
-    Refused are a time or an amount that contradicts the options or can be read in two ways, a JSON
-    array whose objects are not each on a line, and times in a unit that makes all of them earlier
-    than 1990. Other lines that cannot be read are rejected when they are counted.
+    Refused are a time or an amount that contradicts the options or can be read in two ways, and a
+    JSON array (format ``ndjson``) whose objects are not each on a line. If the time format is a
+    unit such as ``unix-ms``, times that are all before 1990 in this unit are refused, too. Other
+    lines that cannot be read are rejected when they are counted.
 
     Args:
         recipe: the options by which the source is read.
@@ -170,7 +179,9 @@ def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str
 
     Args:
         recipe: the options by which lines are read.
-        minutes, counter: see :func:`make_reader`.
+        minutes: half-open range of Unix minutes; lines of other times are left out. None: no line
+            is left out for its time.
+        counter: name of the counter whose lines count, if the recipe has a counter column.
 
     Raises:
         ValueError: an option is invalid; the message says what to do.
@@ -251,8 +262,8 @@ def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
             extension of a compression, says the format.
 
     Raises:
-        BackfillError: the source is UTF-16 or UTF-32; or its format is not recognized, differs from
-            that of the extension, or does not fit the other options.
+        BackfillError: the source is UTF-16 or UTF-32; its lines have several formats; or its format
+            is not recognized, differs from that of the extension, or does not fit other options.
     """
     if recipe.input_format != "auto":
         return recipe
@@ -293,17 +304,17 @@ def _first(head: bytes) -> bytes:
 
 
 def unnamed_amount(recipe: Recipe, head: bytes) -> str:
-    """Return the name of a column (of NDJSON: a member of the first object) that probably has
-    amounts, although the recipe counts each line as 1, so that the user can be asked about it.
-    Return '' if there is none, if the recipe has an amount column or a visitor, and for other
-    formats than CSV and NDJSON.
+    """Return the name of a column that probably has amounts, judging by a name such as ``hits``,
+    although the recipe counts each line as 1. In NDJSON, members of the first object that have
+    numbers are the columns. Return '' if there is no such column, if the recipe has an amount
+    column or a visitor, and for other formats than CSV and NDJSON.
 
     Args:
         recipe: the options by which the source is read.
         head: the first 64 KiB of the source, uncompressed.
 
     Raises:
-        BackfillError: the CSV has no valid header, or lacks a column.
+        BackfillError: the CSV has no valid header, or lacks a column that the recipe uses.
     """
     names: list[str] = []
     if recipe.input_format == "csv":

@@ -64,8 +64,8 @@ def begin(
     if there is none. Returns the run's number, and the resolution in which a reconcile sums up its
     sources (None in mode ``add``).
 
-    A second call with the same ``holder`` inserts nothing and returns the same values. So call it
-    again if the outcome of a call is unknown.
+    A second call with the same counter and ``holder`` inserts nothing and returns the same values.
+    So call it again if the outcome of a call is unknown.
 
     Args:
         session: session outside a transaction.
@@ -177,8 +177,9 @@ class Run:
         counter: name of the counter.
         mode: ``add`` or ``reconcile``.
         state: ``running``, ``done``, ``stopped``, ``failed``, ``undoing``, ``undone``, or
-            ``deleted`` if its counter was deleted. A run whose process died stays ``running``: see
-            ``seen``.
+            ``deleted`` if its counter was deleted. A run whose process died stays ``running`` (see
+            ``seen``). But a running reconcile that has committed nothing for an hour is set to
+            ``failed`` when another run of its counter ends.
         recipe: the options by which its lines were read, as the command gave them: ``input_format``
             is ``auto`` if the format of each source was detected.
         sources: names of its sources.

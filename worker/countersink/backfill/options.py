@@ -59,8 +59,9 @@ class Recipe:
             ways are rejected.
         time_format: ``auto`` to recognize the format of each time, ``unix``, ``unix-ms``,
             ``unix-us``, ``unix-ns``, or a strptime pattern.
-        time_zone: IANA name of the zone for times that name no zone. With '', lines with such times
-            are rejected.
+        time_zone: IANA name of the zone for times that name no zone. With '', such times are
+            refused, except in W3C logs, where they are UTC. Dates alone, in time columns, need no
+            zone: they are days in the counter's time zone.
         where: conditions. A line that does not meet all of them is left out.
         exclude_keys: shell patterns. A line whose key matches one of them is left out.
         strip_query: True to remove ``?`` and all after it from keys and from values of dimensions.
@@ -129,8 +130,9 @@ class Recipe:
         return tuple(name for name in (self.time_column, *self.more_time_columns) if name)
 
     def clock(self, begins: Callable[[date], int] | None) -> Clock:
-        """Return the parser of times. Its error messages name the columns of times. See
-        ``make_reader`` for ``begins``.
+        """Return the parser of times. Its error messages name the columns of times. ``begins`` is
+        a function from a date to the first Unix minute of that day, for times that are dates; with
+        None, days begin at midnight in the recipe's time zone.
 
         Raises:
             ValueError: the time format or the time zone cannot be used.
@@ -224,7 +226,7 @@ class Progress:
         done, size: how much is done, and the total: bytes on disk of all sources, or days while
             correcting. ``size`` is None if the total is unknown.
         lines, counted, filtered, rejected: numbers of lines that this run has read, counted, left
-            out and rejected so far.
+            out and rejected so far; 0 unless ``doing`` is ``reading``.
         jobs: number of child processes that are working.
     """
 
@@ -318,16 +320,17 @@ class BackfillReport:
         counter, mode: as in the options.
         state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed`` (a
             source failed, there are no sources, or ``reconcile.unreliable`` forbade to correct).
-        sources: one report for each source that was opened or could not be, and for each name that
-            stands for no file.
+        sources: one report for each source that was opened or could not be opened, and for each
+            name that stands for no file.
         lines, counted, filtered, rejected: sums of these numbers in the reports of the sources.
         amount: sum of the added amounts, or of a reconcile's corrections; of a dry run: of those
             that a real run would make.
-        known_lines: number of lines of these sources that earlier runs have counted.
+        known_lines: number of lines of these sources in chunks that others have counted: earlier
+            runs, other processes, or this run from another file with the same content.
         by_day: (ISO date, amount) pairs that a dry run in mode ``add`` would add; else empty.
         corrections: number of cells whose total a reconcile has corrected, or a dry run would
             correct.
-        drift: the first differences that a dry run of a reconcile has found.
+        drift: the first differences that a dry run of a reconcile has found; else empty.
         notices: sentences for users.
     """
 
@@ -359,7 +362,8 @@ def report(
     notices: Iterable[str] = (),
 ) -> BackfillReport:
     """Return a report whose numbers of lines and amount are the sums of the numbers in ``sources``,
-    the reports of the sources. See :class:`BackfillReport` for the other arguments.
+    the reports of the sources. ``options`` give its counter and mode. The other arguments become
+    the attributes of :class:`BackfillReport` with the same names.
     """
     sums: dict[str, Any] = {
         name: sum(getattr(each, name) for each in sources) for name in LINE_NUMBERS

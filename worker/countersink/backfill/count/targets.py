@@ -7,10 +7,10 @@ them. ``backfill_correction`` has the *truth* of a reconcile: the sums of its so
 (``should_be``), in buckets of the resolution that the counter had when the run began. A correction
 also writes the former total (``had``) there; :func:`discard_truth` deletes the rows without it.
 
-The sources of a reconcile have all events of the days that it sets. So nothing is added to these
-days, by any source, until the reconcile is undone. A chunk is counted under the share lock of the
-control row, and days are marked under the exclusive lock. So a chunk that is committed before the
-marks is in the totals that the reconcile reads, and a later chunk is refused.
+The sources of a reconcile have all events of the days that it sets. So no run in mode ``add`` adds
+to these days until the reconcile is undone. A chunk is counted under the share lock of the control
+row, and days are marked under the exclusive lock. So a chunk that is committed before the marks is
+in the totals that the reconcile reads. A later chunk that would add to these days is refused.
 """
 
 import json
@@ -54,7 +54,7 @@ class CounterTarget:
     truth_of = 0
 
     def scheme(self, scheme: Scheme) -> Scheme:
-        """Return the scheme by which lines are counted: that of the counter."""
+        """Return ``scheme``, the counter's scheme, unchanged: lines are counted by it."""
         return scheme
 
     def add(
@@ -65,14 +65,15 @@ class CounterTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Add the amounts and visitors of a chunk to the counter, in the caller's transaction,
-        which must also insert the chunk's row and hold the share lock of the control row.
+        """Add the amounts and visitors of a chunk to the counter, and insert the chunk's journal,
+        in the caller's transaction. This transaction must also insert the chunk's row, and hold the
+        share lock of the control row.
 
         Args:
             session: session in the transaction.
-            amounts: amounts of the chunk.
+            amounts: amounts of the chunk, for cells of the counter and of its breakdowns.
             source, start_at: primary key of the chunk.
-            members: hashes of the chunk's visitors.
+            members: cell → hashes of its visitors in the chunk; empty if lines have no visitors.
 
         Raises:
             RefusedMembers: the visitors of some cells cannot be counted; the caller must roll the
@@ -96,8 +97,8 @@ class TruthTarget:
     resolution: Resolution
 
     def scheme(self, scheme: Scheme) -> Scheme:
-        """Return the scheme by which lines are counted: that of the counter, with the run's
-        resolution.
+        """Return the scheme by which lines are counted: ``scheme``, the counter's scheme, but with
+        the resolution that the counter had when the run began.
         """
         return replace(scheme, resolution=self.resolution)
 
@@ -256,14 +257,15 @@ def later_set_notices(
     session: Session, counter: str, days: Iterable[date], run: int
 ) -> tuple[str, ...]:
     """Return notices for users about days that an undo has changed, although a reconcile that is
-    not undone has set them: their totals no longer match the sources of that reconcile.
+    not undone has set them: their totals no longer match the sources of that reconcile. Each
+    notice names one reconcile, and the days of which it is the last reconcile.
 
     Args:
         session: session outside a transaction.
         counter: name of the counter.
         days: days whose totals the undo has changed.
-        run: number of the undone run if it was a reconcile: only later reconciles are reported.
-            After the undo of an added run 0, so that every reconcile is reported.
+        run: number of the undone run if it was a reconcile; then earlier reconciles are ignored. 0
+            if the undone run had the mode ``add``; then no reconcile is ignored.
     """
     found = last_reconciles(session, counter, days, later_than=run)
     return tuple(

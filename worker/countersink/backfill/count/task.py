@@ -73,9 +73,9 @@ def require_unique(catalog: Catalog, counter: str) -> None:
 
 
 def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...] | None:
-    """Return the salts for hashes of the counter's visitors; empty if the counter has no salts.
-    Return None if the recipe has no visitors. Call this after the catalog was read: a change of the
-    catalog can also change the period in which a salt is used.
+    """Return the counter's salts that are not deleted, for hashes of its visitors; empty if there
+    are none. Return None if the recipe has no visitors. Call this after the catalog was read: a
+    change of the catalog can also change the period in which a salt is used.
     """
     return tuple(kept(session).get(counter, ())) if recipe.visitor else None
 
@@ -99,7 +99,8 @@ class LineRate:
         self.max_lines = int(min(LINES, max(MIN_LINES, self._rate)))
 
     def note(self, lines: int) -> None:
-        """Record that ``lines`` more lines were counted: the next :meth:`wait` is longer."""
+        """Record that ``lines`` more lines were read, also lines that were left out or rejected.
+        With a rate, the next :meth:`wait` is longer."""
         self._ready += lines / self._rate
 
     def wait(self) -> None:
@@ -115,8 +116,9 @@ class ProgressWatch:
     """Progress of reading the sources, reported to a function.
 
     Args:
-        on_progress: called with each change of the progress.
-        sources: all sources of the run.
+        on_progress: called with the current progress, at each report.
+        sources: all sources of the run. Their sizes give the total, which is unknown if one of them
+            is a pipe or standard input.
 
     Attributes:
         jobs: number of child processes that are working, as set by ``ReadAhead``.
@@ -210,9 +212,10 @@ class Work:
         return self.target.scheme(self.catalog.scheme(self.counter))
 
     def locked_catalog(self, session: Session) -> Catalog:
-        """Take the share lock of the control row, so that the catalog does not change until the
-        transaction ends, and return ``catalog``. If its version has changed, ``catalog`` is first
-        replaced by a new object: so a caller can tell that a chunk was read by an old catalog.
+        """Take the share lock of the control row, so that the settings of counters do not change
+        until the transaction ends, and return :attr:`catalog`. If the version in the control row is
+        another one than the catalog's, the catalog is first read again, as a new object. So a
+        caller can tell that a chunk was read by an old catalog.
 
         Raises:
             BackfillError: a backfill may not count the counter; or a reconcile may not, since the
@@ -254,6 +257,7 @@ def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
 
     Raises:
         BackfillError: the source cannot be read, or the options of the run do not fit it.
+        UnknownZone: a time zone is unknown on this machine.
     """
     options = work.options
     with open_content(source, work.stop) as content:
@@ -296,7 +300,8 @@ def reader_of(recipe: Recipe, counter: str, scheme: Scheme, head: bytes) -> Read
 
     Args:
         recipe: options by which the source is read.
-        counter: name of the counter whose lines count.
+        counter: name of the counter. If the recipe has a counter column, only lines with this name
+            count; otherwise all lines do.
         scheme: scheme of the counter.
         head: the first 64 KiB of the source.
 

@@ -31,15 +31,16 @@ _NAMED: Final = 3
 def count_chunk(
     session: Session, ahead: ReadAhead, source: int, found: ReadChunk, before: bytes
 ) -> ReadChunk:
-    """Count a chunk, which follows all counted chunks of its source; committed on return.
+    """Count a chunk, which must follow the counted chunks of its source; committed on return. If an
+    earlier call, whose reply was lost, has committed the chunk, it is not counted again.
 
     Args:
         session: session at READ COMMITTED, outside a transaction.
         ahead: the reader that has read the chunk.
         source: number of the source.
         found: the chunk as it was read.
-        before: digest of the content's chunk that ends where this one begins; empty if there is
-            none. It must be the digest of the source's last stored chunk.
+        before: digest of the chunk before this one, as it is in the content; empty for the first
+            chunk. If the last chunk in the table has another digest, SourceDiffers is raised.
 
     Returns:
         The chunk as it was counted. It was read again if lines had to be rejected because of their
@@ -49,11 +50,12 @@ def count_chunk(
         Overtaken: another process has counted the chunk, undone the chunk before, or deleted the
             source or changed its recipe; or the catalog or the salts by which the chunk was read
             have changed. Nothing was counted.
-        SourceDiffers: the head or the last chunk of the source has changed; nothing was counted.
+        SourceDiffers: the head or the last chunk in the tables does not match the content; nothing
+            was counted.
         RunEnded: the run has ended; nothing was counted.
-        BackfillError: other sources have many lines of the chunk, a reconcile has set days of it,
-            the chunk before is being undone, the counter must not be counted any more, or visitors
-            cannot be counted; nothing was counted.
+        BackfillError: other sources have many lines of the chunk, a reconcile has set days to which
+            it would be added, the chunk before is being undone, the counter must not be counted any
+            more, or visitors cannot be counted; nothing was counted.
         TooManyRejects: too many lines of the run would be rejected; nothing was counted.
         Conflict: another transaction holds rows; nothing was counted: call it again.
         StoreError: MySQL failed; after Unavailable the outcome is unknown: call it again.

@@ -4,8 +4,8 @@ A reconcile has three steps. :func:`begin` reads Redis's clock, and waits until 
 were in the streams at that time are counted. Then the sources are read into
 ``backfill_correction``, by a :class:`TruthTarget`, which changes no total. :func:`correct` marks
 the days, and adds to each cell the difference between the sources and the total. Because of the
-marks, entries that were accepted before the time read by :func:`begin`, but are delivered later,
-become dead letters.
+marks, rows of these days become dead letters if their entry was accepted before the time read by
+:func:`begin`, but is delivered after the marks.
 
 The process can be killed at any time. The next run reads the sources and corrects again; cells that
 are right already do not change.
@@ -176,8 +176,9 @@ def correct(
 
     Raises:
         TrackedCounter: the counter is the row count of a tracked table.
-        BackfillError: the counter has breakdowns, the run has ended, or some days have counts in
-            the overflow key (see ``choose`` in ``scope.py``).
+        BackfillError: the counter has breakdowns; the run has ended; or, without
+            ``delete_missing``, some days have counts in the overflow key, which the sources have
+            under other keys.
         Conflict: another transaction holds rows; corrections made so far stay.
         StoreError: MySQL failed; corrections made so far stay.
     """
@@ -213,7 +214,10 @@ def correct(
 
 def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date]) -> None:
     """Mark days as set by a run, in ``reconciled_day``. From now on, entries accepted before ``t0``
-    are not counted in them.
+    are not counted in them. The time of a mark that this run has made before stays.
+
+    Raises:
+        RunEnded: the run is not running any more.
     """
 
     def work(control: Control) -> None:

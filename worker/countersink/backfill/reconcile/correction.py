@@ -8,9 +8,8 @@ At REPEATABLE READ, SELECT … FOR UPDATE locks the rows of a range of keys, in 
 gaps between them. Until COMMIT nothing is counted, compacted or deleted there: the difference is
 exact. Other nodes of a Galera cluster do not see these locks. Their earlier commits are waited for
 (``wsrep_sync_wait``) and summed; their later increments are added on top. Two reconciles of a
-counter lock its row in turn: the second one's totals include the first one's corrections.
-
-A range waits a second for locks, then is split, so that other transactions do not wait behind it.
+counter lock its row in turn: the second one's totals include the first one's corrections. A range
+waits a second for locks; then it is split, so that other transactions do not wait behind it.
 """
 
 import random
@@ -67,8 +66,8 @@ class DayKeys:
 
     Attributes:
         day: the day.
-        after: the key before the range; None if the range begins with the least key.
-        last: the greatest key of the range.
+        after: the range begins after this key; None if it begins with the least key.
+        last: the range ends with this key, and includes it.
     """
 
     day: date
@@ -84,7 +83,7 @@ class DayKeys:
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeyDifference:
-    """A cell whose total (``had``) differs from the sum of the sources (``should_be``)."""
+    """A cell (label of its bucket, key) whose total, ``had``, is not ``should_be``, the truth."""
 
     label: int
     key: bytes
@@ -109,13 +108,13 @@ class Correction:
     delete_missing: bool
 
     def buckets(self, session: Session, lock: str = "") -> DayBuckets:
-        """Return the buckets of the counter's days. ``lock``: see :meth:`DayBuckets.read`."""
+        """Return the buckets of the counter's days. ``lock``: SQL clause to lock the scheme."""
         return DayBuckets.read(session, self.counter, self.resolution, lock=lock)
 
     def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:
         """Split a range into ranges of about ``rows`` rows, counting rows of the truth and the
-        counter. Without ``delete_missing``, rows of keys that no source has are not counted, and
-        the result is empty if there are no other rows. Locks nothing."""
+        counter. Without ``delete_missing``, rows of keys that no source has are not counted. The
+        result is empty if there are no rows to count. Locks nothing."""
         labels, values = labels_where(self.buckets(session).labels(keys.day))
         among, ends = keys.where()
         where, args = f"{labels} AND {among}", [*values, *ends]
@@ -144,7 +143,8 @@ class Correction:
 
         Raises:
             RolledUpMeanwhile: the day can no longer be set; nothing was done.
-            BackfillError, TrackedCounter: the run has ended, or the counter cannot be reconciled.
+            BackfillError: the run has ended, or the counter has breakdowns.
+            TrackedCounter: the counter is the row count of a tracked table.
             Conflict: another transaction holds a row; nothing was done.
             Unavailable: the outcome is unknown: call it again.
         """
@@ -175,8 +175,9 @@ class Correction:
     def differences(
         self, session: Session, labels: Iterable[int], keys: DayKeys
     ) -> list[KeyDifference]:
-        """Return the differences of a range, ordered by bucket and key. Locks the range's rows of
-        the counter until the transaction ends.
+        """Return the cells whose total is not the truth, ordered by bucket and key. Without
+        ``delete_missing``, keys that no source has are left out. Locks the range's rows of the
+        counter until the transaction ends.
 
         Args:
             session: session in a transaction.
@@ -251,7 +252,7 @@ def correct_day(
 
     Raises:
         RolledUpMeanwhile: the rest of the day can no longer be set.
-        BackfillError, TrackedCounter: see :meth:`Correction.correct`.
+        BackfillError, TrackedCounter: the run has ended, or the counter cannot be reconciled now.
         Conflict: other transactions lock a row for too long; corrections made so far stay.
         StoreError: MySQL failed.
     """
@@ -358,8 +359,7 @@ def compare(
 def _stored_totals(
     session: Session, options: BackfillOptions, labels: Sequence[int], keys: Iterable[bytes]
 ) -> Iterator[tuple[int, bytes, int]]:
-    """Iterate over (label, key, total) of a day's cells. Only cells of ``keys`` are read, unless
-    the options have ``delete_missing``."""
+    """Iterate over a day's (label, key, total); without ``delete_missing``, only of ``keys``."""
     of_day, times = set(labels), sorted(map(label_time, labels))
     some = [()] if options.delete_missing else parts(sorted(keys), KEYS_PER_STATEMENT)
     for part in some:

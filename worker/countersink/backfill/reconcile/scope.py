@@ -89,7 +89,9 @@ class DayBuckets:
 
     def left_out(self, session: Session, day: date) -> str:
         """Return the reason, for users, why a past day cannot be set, or '' if it can be set. It
-        cannot be set if it is rolled up to months, or if a bucket lies partly in another day.
+        cannot be set if it is rolled up to months, or is about to be. Neither can it be set if a
+        bucket of the width ``resolution``, or another bucket that has rows, lies partly in another
+        day.
 
         Args:
             session: session for reading the rows of buckets that lie partly in the day.
@@ -164,9 +166,10 @@ def choose(
     """Return the days from ``--from`` to ``--to`` that can be set, and notices about the other
     days. Call it once all sources have been read.
 
-    A day is left out if it had not ended ``grace_s`` seconds before ``t0``, so that its increments
-    could still arrive; if it is rolled up to months; or if one of its buckets lies partly in
-    another day. Dates that the counter's time zone skipped are left out without a notice.
+    A day is left out if it had not ended ``grace_s`` seconds before ``t0``, because its increments
+    could still arrive. A day is also left out if :meth:`DayBuckets.left_out` gives a reason: it is
+    rolled up to months, or a bucket lies partly in another day. Dates that the counter's time zone
+    skipped are left out without a notice.
 
     Args:
         session: session, in or outside a transaction.
@@ -269,7 +272,7 @@ def _covered_text(work: Work, found: Iterable[Input]) -> str:
 
 def _minutes(work: Work, source: Input) -> set[int]:
     """Return the Unix minutes of the lines in the first and the last 64 KiB of a source; none if it
-    is empty. Lines that the recipe would leave out are included.
+    is empty. Lines that the recipe leaves out are included; lines that would be rejected are not.
 
     Raises:
         BackfillError: the source cannot be read.
