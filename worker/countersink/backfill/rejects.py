@@ -60,7 +60,8 @@ def store_first(session: Session, run: int, rejected: Sequence[RejectedLine]) ->
 
 
 class RejectsFile:
-    """The file of ``--rejects``; a context manager. The file is opened at the first rejected line.
+    """The file of ``--rejects``; a context manager, which closes the file at its end. The file is
+    opened (and created, if it is missing) at the first rejected line.
 
     Args:
         path: path of the file; None to write no file.
@@ -72,7 +73,7 @@ class RejectsFile:
 
     Raises:
         WrongOption: the file cannot be written, or is one of the sources; or it exists, is not
-            empty, and its first line is not a rejected line in JSON.
+            empty, and its first line is not a rejected line in JSON. The constructor checks this.
     """
 
     def __init__(self, path: Path | None, sources: Sequence[Input]) -> None:
@@ -154,7 +155,8 @@ def _ends_within_line(path: Path) -> bool:
 
 
 def _is_rejects_file(path: Path) -> bool:
-    """Return whether the first line of a file is the JSON object of a rejected line."""
+    """Return whether the first line of a file is the JSON object of a rejected line; False if the
+    file cannot be read."""
     try:
         with path.open("rb") as file:
             found: Any = json.loads(file.readline(_LONGEST_LINE))
@@ -171,8 +173,9 @@ def _is_same_file(source: Input, path: Path) -> bool:
 
 
 def reasons(total: int, first: Sequence[RejectedLine]) -> list[str]:
-    """Return a list with one notice for users: the number of rejected lines, and the most frequent
-    reasons among ``first``. Return an empty list if ``first`` is empty.
+    """Return a list with one notice for users: the number of rejected lines, and up to three of the
+    most frequent reasons among ``first``, each with a line as an example. Reasons that differ only
+    in numbers and quoted texts count as one. Return an empty list if ``first`` is empty.
 
     Args:
         total: number of rejected lines.

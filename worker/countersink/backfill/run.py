@@ -58,7 +58,7 @@ class BackfillRun:
     Attributes:
         redis_url, on_progress, on_notice: see :func:`backfill`.
         work: options, session and other parts that all steps of the run share.
-        trial: the sums of a dry run; None if this is not a dry run.
+        trial: the sources, chunks and sums of a dry run, in memory; None if this is no dry run.
     """
 
     redis_url: str | None
@@ -69,8 +69,8 @@ class BackfillRun:
 
     def run(self, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
         """Count the lines of the sources, or set totals to their sums, and return the report. A dry
-        run changes nothing; its report says what would change. After an error, the state of the run
-        is ``failed``.
+        run changes nothing; its report says what would change. If an error is raised while the
+        state of the run is ``running``, the state becomes ``failed``, provided that MySQL answers.
 
         Args:
             found: the sources to read.
@@ -193,8 +193,9 @@ class BackfillRun:
         return result
 
     def _end_failed(self, why: str) -> None:
-        """Set the state of the run to ``failed``, and its error to ``why``. A new connection is
-        used, because the old one may be in the middle of a reply. Errors are ignored.
+        """Set the state of the run, if it is ``running``, to ``failed``, and its error to ``why``;
+        then call :func:`clear_reconciles`. A new connection is used, because the old one may be in
+        the middle of a reply. Errors of MySQL are ignored.
         """
         with (
             contextlib.suppress(StoreError, BackfillError),
@@ -216,6 +217,7 @@ def backfill(
     """Count events from logs and exports, or set totals to their sums (``reconcile``), and return
     the report. May be called again, and by several processes at once: a line that is counted is not
     counted again. A source that cannot be read is reported as ``failed``; the others are counted.
+    But if any source failed, a reconcile changes no total.
 
     Args:
         mysql_url: URL of the database.
@@ -226,13 +228,13 @@ def backfill(
         on_notice: called with each notice about days that a reconcile leaves out, before the
             reconcile changes any total. The report has these notices as well, and later ones.
         stop: called between two chunks and while waiting; the run ends early once it returns true.
-            Counted lines stay counted, and another run continues after them.
+            Counted lines stay counted; another run in mode ``add`` continues after them.
 
     Raises:
         WrongOption: an option is not allowed for this counter or file: see the message.
         BackfillError: the run cannot continue; the message says what to do.
-        StoreError: MySQL is away or failed; another run continues.
-        StreamError: Redis is away or failed; another run continues.
+        StoreError: MySQL is away or failed; another call counts or corrects the rest.
+        StreamError: a reconcile needs Redis, which is away or failed; it has changed no total.
     """
     try:
         formats.check(options.recipe)
@@ -257,8 +259,9 @@ def backfill(
 
 
 def _dated(session: Session, work: Work, days: NamedRange) -> BackfillOptions:
-    """Return the options of a run, with ``days`` (``--from``, ``--to``) as dates: names such as
-    ``yesterday`` become dates by the present date in the counter's time zone.
+    """Return the options of a run, in whose ``recipe`` the first and last day (``--from``,
+    ``--to``) are dates. Names in ``days``, such as ``yesterday``, become dates by the present date
+    in the counter's time zone.
 
     Raises:
         WrongOption: the first day is after the last one.
@@ -280,7 +283,8 @@ def open_work(
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Work]:
     """Open the parts that all steps of a backfill share (session, processes that read, file of
-    ``--rejects``), and close them at the end. A context manager. ``Work.run`` is still NO_RUN.
+    ``--rejects``), and close them at the end. A context manager. It begins no run: the attribute
+    ``run`` of its value is NO_RUN.
 
     Args:
         mysql_url: URL of the database.
@@ -290,7 +294,8 @@ def open_work(
         on_progress, stop: see :func:`backfill`.
 
     Raises:
-        WrongOption: the file of ``--rejects`` is refused: see ``RejectsFile``.
+        WrongOption: the file of ``--rejects`` cannot be written, is one of the sources, or begins
+            with a line that is not a rejected line in JSON.
         StoreError: MySQL failed.
     """
     with (
@@ -313,11 +318,12 @@ def open_work(
 
 
 def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions) -> None:
-    """Check that a backfill with these options may count its counter.
+    """Check that a backfill with these options may count the counter that they name.
 
     Raises:
-        BackfillError: ``refuse_counter`` refuses it; or the option ``--visitor`` is given, and the
-            run is a reconcile or the counter does not count its different visitors.
+        WrongOption: the counter is the row count of a tracked table.
+        BackfillError: in strict mode, the counter does not exist; or the option ``--visitor`` is
+            given, and the run is a reconcile or the counter does not count its different visitors.
     """
     refuse_counter(session, catalog, options.counter)
     if options.recipe.visitor:
@@ -328,9 +334,9 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
 
 def clear_reconciles(session: Session, counter: str) -> None:
     """Set running reconciles of a counter to ``failed`` if they have committed nothing for an hour:
-    their process has died. Then delete the samples of its ended reconciles, and their sums that
-    corrected nothing (see ``discard_truth``). Each run, except a dry run, calls this when it ends.
-    May be called again, and by several processes at once.
+    their process is taken for dead. Then delete the samples of the counter's ended reconciles, and
+    those of their sums that corrected nothing (see ``discard_truth``). Each run, except a dry run,
+    calls this when it ends. May be called again, and by several processes at once.
 
     Raises:
         StoreError: MySQL failed.

@@ -77,7 +77,7 @@ class SpanPiece:
         line: number of the first line.
         data: bytes that begin with the records; empty for a record that is too long.
         stop: number of bytes that the records have: they are ``data[:stop]``.
-        lines: number of newlines in the records; 0 for a record that is too long.
+        lines: number of newlines in the records; 0 for an open record, or one that is too long.
         records: the records without their newlines, and a last b"", if the newlines were counted by
             splitting; else None.
         overlong: True if the piece stands for the first line of a record that is too long.
@@ -111,7 +111,7 @@ class Quoting:
 
     Attributes:
         record: matches one record with its newline.
-        records: matches all whole records, if the bytes end with one or at the end of the source.
+        records: matches all whole records, if the bytes end with a record, or at the source's end.
         certain: matches all whole records whose ends do not depend on the bytes that follow.
     """
 
@@ -160,8 +160,8 @@ class SpanReader:
 
     Raises:
         Unreadable: bytes cannot be read; raised while iterating. If ``end`` is None and there are
-            lines before the damage, the span ends there without an error, and only reading the next
-            span raises.
+            whole records before the damage, the span ends after them without an error, and only
+            reading the next span raises.
     """
 
     content: Content
@@ -216,8 +216,9 @@ class SpanReader:
         return not full or self._offset < self._overlong_to
 
     def _next(self) -> SpanPiece | None:
-        """Return the next piece; None if the source ends or is damaged, or if only a last record
-        without a newline is left, which is to be left out."""
+        """Return the next piece; None if the source ends, or if only a last record without a
+        newline is left, which is to be left out. None also if the source is damaged, unless this
+        raises Unreadable: see the class."""
         before = self._offset, self._line, self._lines, self._overlong_to, self._digest.copy()
         try:
             self.content.seek(self._offset)
@@ -277,7 +278,8 @@ class SpanReader:
 
     def _overlong(self, data: bytes, ended: bool) -> SpanPiece:
         """Skip the first line of a record that is too long, and return the piece that stands for
-        it. ``data`` has the bytes read so far; ``ended`` is as of :meth:`_fill`."""
+        it. ``data`` has the bytes read so far; ``ended`` is True if the source or the span is
+        known to end with them."""
         line = self._line
         self._overlong_to = self._offset + LONGEST + 1
         while (newline := data.find(b"\n")) < 0 and not ended:
@@ -287,8 +289,10 @@ class SpanReader:
         return SpanPiece(line, b"", 0, overlong=True, open=newline < 0)
 
     def _limit(self, data: bytes, stop: int, lines: int) -> int:
-        """Return the index at which a piece ends: after the first record that reaches a limit of
-        the span, or ``stop`` if none does. ``lines`` is the number of newlines before ``stop``."""
+        """Return the index of ``data`` at which a piece ends: after the first record that reaches a
+        limit of the span; or ``stop``, the end of the last whole record, if none does or if the
+        span's end is known. A limit before ``_overlong_to`` counts from there. ``lines`` is the
+        number of newlines before ``stop``."""
         if self.end is not None:
             return stop
         full: list[int] = []  # newlines that reach a limit
@@ -304,8 +308,8 @@ class SpanReader:
         return end_after(data, newline, quoted=self.quoted)
 
     def _advance(self, data: bytes, stop: int, lines: int | None = None) -> None:
-        """Move forward by ``stop`` bytes of ``data``. ``lines`` is the number of newlines in them,
-        if known."""
+        """Add the first ``stop`` bytes of ``data`` to the span: to its offset, number of lines and
+        digest. ``lines`` is the number of newlines in them; None to count them."""
         if lines is None:
             lines = data.count(b"\n", 0, stop)
         self._digest.update(memoryview(data)[:stop])
@@ -315,7 +319,8 @@ class SpanReader:
 
     def _fill(self) -> tuple[bytes, bool]:
         """Read the next 256 KiB or less. Returns the bytes, and True if the source or the span is
-        known to end with them."""
+        known to end with them. Raises Unreadable if bytes cannot be read, or if the source ends
+        before the known end of the span."""
         content, end = self.content, self.end
         data = content.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - content.offset))
         if end is None or content.offset == end:
@@ -330,7 +335,8 @@ class SpanReader:
 
 def block_of(piece: SpanPiece, quoted: Quoting | None) -> RecordBlock:
     """Return the records of a piece with their line numbers, as readers of formats take them. A
-    record that is too long becomes a rejected line.
+    record that is too long becomes a rejected line. A byte order mark of the source, and zero bytes
+    before a record, are left out.
 
     Args:
         quoted: the ``quoted`` of the span reader that has cut the piece.
@@ -362,7 +368,7 @@ def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int
     """Return the index after the newline of the last whole record of ``data``; 0 if there is none.
 
     Args:
-        quoted: as of :class:`SpanReader`.
+        quoted: finds the ends of CSV records; None if each record is a line.
         ended: True if the source or the span ends with ``data``; else only certain ends count.
     """
     if quoted is None or b'"' not in data:
@@ -373,7 +379,8 @@ def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int
 
 def end_after(data: bytes, newline: int, *, quoted: Quoting | None) -> int:
     """Return the index after the record that contains the newline at index ``newline``. That
-    newline ends the record or is quoted in it. ``data`` must contain the end of the record."""
+    newline ends the record, or is quoted in it (never if ``quoted`` is None). ``data`` must begin
+    with a record and contain the end of this one."""
     if quoted is not None and b'"' in data[:newline]:
         for record in quoted.record.finditer(data):
             if record.end() > newline:
@@ -382,8 +389,8 @@ def end_after(data: bytes, newline: int, *, quoted: Quoting | None) -> int:
 
 
 def split(data: bytes, *, quoted: Quoting | None) -> list[bytes]:
-    """Return the records of ``data``, without the newlines that end them. ``data`` must end with a
-    whole record."""
+    """Return the records of ``data``, without the newlines that end them. ``data`` must consist of
+    whole records. ``quoted`` finds their ends; if it is None, each line is a record."""
     if quoted is not None and b'"' in data:
         return [record[:-1] for record in quoted.record.findall(data)]
     lines = data.split(b"\n")

@@ -1,6 +1,5 @@
-"""``countersink backfills undo``: takes a run back, one chunk at a time, or, for a reconcile,
-``ROWS`` corrections at a time. See ``count/targets.py`` for the notice about days that a later
-reconcile has set.
+"""``countersink backfills undo``: takes a run back, chunk by chunk, or, for a reconcile, ``ROWS``
+corrections at a time. See ``count/targets.py`` for the notice about days set by later reconciles.
 
 The state of the run becomes ``undoing`` first. From then on the run can commit nothing, and no
 other run can count lines after its chunks. Then one transaction per chunk, from the last chunk of a
@@ -43,7 +42,7 @@ class TakenBack:
     Attributes:
         chunks: number of transactions that changed totals, one for each chunk or range.
         cells: number of changed cells; a cell of several chunks counts several times.
-        amount: sum of the amounts added to totals; mostly negative.
+        amount: sum of the amounts added to totals, those of breakdowns included; mostly negative.
         labels: labels (beginning and width) of the changed buckets; empty for corrections.
         finished: False if the undo was stopped before its end.
     """
@@ -72,7 +71,8 @@ class ChunkUndo:
 
     def take_back(self, session: Session) -> Amounts | None:
         """Take the chunk back. Returns the amounts that this added to totals; None if another undo
-        has done it. After Unavailable, call it again with another session.
+        has done it. After Unavailable, call it again with another session: if the earlier call was
+        committed, this returns the amounts that it added.
 
         Raises:
             BackfillError: the journal of the chunk is damaged.
@@ -154,8 +154,8 @@ def take_corrections_back(
     stop: Callable[[], bool] = lambda: False,
 ) -> TakenBack:
     """Take back the corrections of an ``undoing`` run in ranges of :data:`ROWS` corrections, then
-    its marks on days. First delete its samples, and its sums that corrected nothing. May be called
-    again.
+    its marks on days. First delete its samples, and its sums that corrected nothing. Return the
+    changes of this call. May be called again.
 
     Args:
         connect: opens sessions at READ COMMITTED.
@@ -248,8 +248,8 @@ class Undone:
         runs, counter, mode: numbers of the runs; their counter and mode (``add``, ``reconcile``).
         state: ``undone``; or ``undoing`` if it was stopped before its end: another undo continues.
         chunks: number of chunks (of a reconcile: ranges of corrections) that this undo took back.
-        cells: number of changed cells.
-        amount: sum of the amounts added to totals; mostly negative.
+        cells: number of changed cells; a cell of several chunks counts several times.
+        amount: sum of the amounts added to totals, those of breakdowns included; mostly negative.
         notices: sentences for users about totals that are wrong now.
     """
 

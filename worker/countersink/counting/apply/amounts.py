@@ -50,8 +50,8 @@ Cell = tuple[str, int, str, int]
 
 
 class Amounts:
-    """One amount for each cell (counter, bucket, key), to be written by ``cells.py``. Names of
-    breakdowns are counters, too. Buckets are given by their labels (start and width in one
+    """One amount for each cell (counter, bucket, key), to be written by ``cells.py``. A breakdown
+    is a counter of its own here. Buckets are given by their labels (start and width in one
     integer).
     """
 
@@ -85,7 +85,9 @@ class Amounts:
         return list(self._amounts)
 
     def move(self, counter: str, bucket: int, keys: Iterable[str], to: str) -> None:
-        """Move the amounts of some keys in a bucket to the key ``to``."""
+        """Move the amounts of some keys in a bucket to the key ``to``. Each of ``keys`` must have
+        an amount there.
+        """
         amounts = self._amounts[counter][bucket]
         moved = sum([amounts.pop(key) for key in keys])
         amounts[to] = amounts.get(to, 0) + moved
@@ -148,6 +150,9 @@ def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
     """Add up the rows of entries, and return one amount for each cell. A row is added to a cell of
     its counter (with the key ``""`` if the row has dimensions), and to a cell of each breakdown
     that counts it. ``catalog`` gives the buckets and the breakdowns.
+
+    Raises:
+        UnknownZone: this machine does not know the time zone of a counter.
     """
     found = Amounts()
     last_counter, last_minute = "", -1

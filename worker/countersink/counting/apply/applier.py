@@ -95,8 +95,8 @@ class Applier:
         cannot be counted. When this returns, all is committed.
 
         A transaction that conflicts with another one is run again. After any error it is safe to
-        call this again with the same entries, also together with further ones. The call then opens
-        a new connection.
+        call this again with the same entries, also together with further ones. After each of the
+        errors below, the next call opens a new connection.
 
         Raises:
             Unavailable: the server does not answer, or the connection was lost. The batch may or
@@ -196,9 +196,15 @@ def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
     """Return the dead letters of an entry that is too old: its guard may have been deleted, so
     nobody knows whether the entry was counted.
 
-    That is one for the whole entry if its payload can be stored, otherwise one for each row. The
-    caller has inserted a new guard for the entry: if Redis delivers the entry again after its dead
-    letters were retried, it is a duplicate and does not become dead letters once more.
+    If ``entry.dead`` has one for the whole entry, ``entry.dead`` is returned. Otherwise it is one
+    for the whole entry if its payload can be stored, else one for each row, with those in
+    ``entry.dead``. The caller has inserted a new guard for the entry: if Redis delivers the entry
+    again after its dead letters were retried, it is a duplicate and does not become dead letters
+    once more.
+
+    Args:
+        entry: the entry.
+        control: the control row; its watermark is named in the texts.
     """
     detail = (
         f"first sent at {entry.at} (Unix ms), before {control.watermark}, from which on guards are"

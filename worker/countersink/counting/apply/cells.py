@@ -37,7 +37,9 @@ Result = TypeVar("Result")
 
 
 class CellWriter:
-    """Writes cells into ``slot``, and posts their sums to the ledger, within one transaction."""
+    """Writes cells into ``slot``, and posts their sums to the ledger, within one transaction: the
+    open one of ``session``.
+    """
 
     def __init__(self, session: Session, slot: int) -> None:
         self._session = session
@@ -71,8 +73,8 @@ class CellWriter:
         post(self._session, self.slot, self._written.postings().items())
 
     def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> None:
-        """Append the SQL literals of one bucket's cells to ``values``, and remember their sum for
-        the ledger.
+        """Append the SQL literals of one bucket's cells to ``values``, and remember their sum and
+        checksum for the ledger.
         """
         counter, bucket, key, amount = cells[0]
         head, tail = self._around(counter, bucket)
@@ -204,7 +206,7 @@ def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Re
     RefusedMembers, leave the refused rows out.
 
     Args:
-        session: outside a transaction.
+        session: outside a transaction; missing rows are inserted by it.
         attempt: runs one transaction, and rolls it back if it fails. Its argument has the rows to
             leave out, each with the reason. A row is named there in the same way as ``attempt``
             names it in RefusedMembers.

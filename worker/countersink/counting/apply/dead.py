@@ -1,9 +1,8 @@
 """Stores, lists, counts, deletes and prunes dead letters. See ``dead_retry.py`` for retries.
 
 A dead letter is inserted in the transaction that inserts its entry's guard. So it exists exactly
-once, however often the entry is delivered. Its primary key is (entry_id, position); position -1 is
-the whole entry. Each reason and counter has room for ``MOST_ROWS`` (see ``MOST_COUNTERS``); what is
-beyond is only counted (``dead_group``), but for the reasons in ``UNBOUNDED``.
+once, however often the entry is delivered. Each reason and counter has room for ``MOST_ROWS``.
+Further ones are only counted (``dead_group``), except those with the reasons in ``UNBOUNDED``.
 """
 
 import re
@@ -59,7 +58,8 @@ class DeadRow:
         at: time of the first attempt to send the entry, in Unix ms.
         reason: code of a ``DeadReason``, maybe of a newer version; ASCII, at most 64 characters.
         detail: an explanation for people.
-        payload: the row as a JSON array, or the entry's field ``rows``.
+        payload: the row's JSON; of a whole entry its field ``rows``, or JSON of all its fields if
+            the fault is in another field.
         truncated: True if the payload was cut off; then it cannot be retried.
         created: time of insertion, naive, in UTC; None if the row was not read from the table.
         counter: the row's counter; ``""`` for a whole entry, a bad name, or if the counter has no
@@ -168,8 +168,7 @@ def list_rows(
     limit: int = 100,
 ) -> list[DeadRow]:
     """Return up to ``limit`` dead letters, newest first: those with ``reason`` (if given) that
-    ``refs`` name (if given). Raises ValueError if :func:`parse_ref` cannot read a ref.
-    """
+    ``refs`` name (if given). Raises ValueError if a text in ``refs`` is not a ref."""
     if refs is None:
         return _read(session, *_where(("reason = %s", reason)), limit)
     keys = _named(session, refs, reason)
@@ -185,9 +184,9 @@ def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """Return the result of :func:`count`, and the time (UTC) of the newest of these dead letters.
-    If the last one for which there was no room is later (``up_to`` does not apply to it), return
-    its time instead; None if there is neither."""
+    """Return the result of :func:`count` (numbers by reason), and a time (UTC): of the newest of
+    these dead letters, or of the last one without room (at any time, whatever ``up_to`` is); the
+    later of the two times. It is None if there is neither."""
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = _where(("created <= %s", up_to))
     rows = session.query(
@@ -223,9 +222,10 @@ def drop(
     refs: Sequence[str] | None = None,
     up_to: datetime | None = None,
 ) -> int:
-    """Delete the dead letters that :func:`pages` yields for these arguments; return their number.
-    Without ``refs``, also delete from ``dead_group`` the counts of those without room that have
-    this reason and last grew by ``up_to``, each if given. ValueError for a bad ref."""
+    """Delete dead letters, and return their number: those that ``refs`` name; or, if it is None,
+    all created by ``up_to`` (UTC; None: at any time). Those with another ``reason`` stay, if it is
+    given. Without ``refs``, also delete the counts of dead letters without room (``dead_group``)
+    with this reason that last grew by ``up_to``. Raises ValueError if a text is not a ref."""
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
         dropped += rerun_transaction(session, partial(_drop_page, session, page))
@@ -246,10 +246,10 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Delete dead letters older than ``days`` (0 keeps all), then counts of those without room that
-    have not grown since, if no dead letters of the same reason and counter are left. Return the
-    number of deleted dead letters, and False if ``stop`` ended this early, otherwise True. ``stop``
-    and ``rest`` are called between transactions; ``rest`` lets others work."""
+    """Delete dead letters older than ``days`` days. Then delete counts of those without room that
+    have not grown for so long, if no dead letter of their reason and counter is left. 0 keeps all.
+    Return the number of deleted dead letters, and False if ``stop`` ended this early, else True.
+    ``stop`` and ``rest`` are called between transactions; ``rest`` lets others work."""
     seconds, deleted = round(days * 86_400), 0
     before = "UTC_TIMESTAMP(3) - INTERVAL %s SECOND"
     while seconds:

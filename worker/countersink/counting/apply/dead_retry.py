@@ -72,12 +72,12 @@ def retry(
 
     A dead letter that fails again stays, with its new reason. If only some rows of a whole entry
     fail, the dead letter of the entry is replaced by dead letters of these rows. If two retries run
-    at the same time, each dead letter is retried by the one that locks it first.
+    at the same time, each dead letter is counted by one of them at most.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
         slot: the slot to which amounts are added.
-        decode: ``countersink.stream.decode.decode_payload``.
+        decode: ``countersink.stream.decode.decode_payload``, which reads rows from a payload.
         reason: retry only dead letters with this reason.
         refs: retry only dead letters with these names (``<hex id>:<position>``, or ``<hex id>`` for
             all of an entry).
@@ -113,12 +113,13 @@ def _retry_page(
     page: Sequence[Key],
     left_out: Mapping[RowName, RowRefusal],
 ) -> tuple[Retried, set[Key]]:
-    """Retry some dead letters in one transaction.
+    """Retry some dead letters in one transaction. Those that do not exist any more, or have another
+    reason now, are skipped.
 
     Args:
         session: outside a transaction.
         slot: the slot to which amounts are added.
-        decode: as for :func:`retry`.
+        decode: reads rows from a payload; see :func:`retry`.
         reasons: the reason to retry (None for any), and the reasons not to retry.
         page: primary keys of the dead letters.
         left_out: rows that must not be counted, each with the reason.
@@ -172,8 +173,8 @@ def _retry_page(
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
     """Return what the payload of a dead letter contains: the good rows, the hashes of their members
     (such as visitors) by row position, and a dead letter for each bad row. If the payload was cut
-    off, return ``row`` as the only dead letter. If it is a single bad row, return ``row`` with the
-    new reason.
+    off, return ``row`` as the only dead letter. If the dead letter is not of a whole entry, and its
+    row is bad, return ``row`` with the new reason.
     """
     if row.truncated:
         return [], {}, [row]

@@ -86,8 +86,9 @@ class Capped:
 
 
 def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
-    """Decide for which new keys each day has room, and store the day's new number of keys. Move the
-    amounts of the other new keys to the key ``__overflow__``.
+    """Decide for which new keys each day of a counter with a cap has room, and store the day's new
+    number of keys. Move the amounts of the other new keys to the key ``__overflow__``. Return the
+    new keys of both kinds.
 
     Args:
         session: at READ COMMITTED, in a transaction that holds the share lock on the control row
@@ -96,7 +97,8 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
         catalog: the catalog in force; at least one counter in it has a cap.
 
     Raises:
-        RowsMissing: roll back, insert the missing rows, and run the transaction again.
+        RowsMissing: a day with new keys has no row in ``counter_keys``. Roll back, insert the
+            missing rows, and run the transaction again.
         StoreError: a query failed, or (Conflict) a row of ``counter_keys`` was pruned meanwhile.
     """
     capped = Capped()
@@ -184,16 +186,14 @@ def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
 
 def _free(catalog: Catalog, counter: str) -> tuple[str, ...]:
     """Return the keys of a counter that its cap does not count: ``__overflow__`` and, if it has
-    dimensions, the key ``""``, in which all events with dimensions are counted.
-    """
+    dimensions, the key ``""``, in which all events with dimensions are counted."""
     return (OVERFLOW, "") if counter in catalog.dimensioned else (OVERFLOW,)
 
 
 def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None]:
     """Return the stored number of keys of each (counter, day) that has a row in ``counter_keys``;
     None if the day's keys are not counted yet. No lock is needed: the number never decreases, so a
-    day that was full is still full.
-    """
+    day that was full is still full."""
     found: dict[Place, int | None] = {}
     for part in parts(sorted(places), _PLACES_PER_QUERY):
         where = " OR ".join(["(counter = %s AND day = %s)"] * len(part))
@@ -220,6 +220,9 @@ def _granted(
         keys: keys that did not exist when they were first looked up.
         most: the cap.
         before: the day's stored number of keys at that look-up; None if they were not counted yet.
+
+    Raises:
+        Conflict: the day's row was pruned meanwhile.
     """
     rows: list[tuple[int | None]] = session.query(
         f"SELECT made FROM {_ROWS} WHERE counter = %s AND day = %s FOR UPDATE", place
@@ -246,8 +249,7 @@ def _missing_keys(
 ) -> tuple[list[str], bool]:
     """Return those of ``keys`` that do not exist, and whether the day is rolled up to its month. A
     key exists if the day has it, or if the day is rolled up and its month has it. (If the day has
-    all keys, the second value is always False.) The catalog then remembers the keys that exist.
-    """
+    all keys, the second value is always False.) The catalog then remembers the keys that exist."""
     counter, day = place
     encoded = {key: key.encode().hex() for key in keys}
     where, args = _of_day(catalog, place)
@@ -301,9 +303,8 @@ def _existing(
     args: Sequence[object],
     encoded: Iterable[str],
 ) -> set[str]:
-    """Return those of some keys that have rows of a counter. ``encoded`` has the keys in hex
-    digits. ``where`` is an SQL condition on the rows, and ``index`` names the index to use.
-    """
+    """Return those of the given keys that have rows of a counter. ``encoded`` has the given keys in
+    hex digits, ``where`` is an SQL condition on the rows, ``index`` names the index to use."""
     existing: set[str] = set()
     for part in parts(sorted(encoded), KEYS_PER_STATEMENT):
         literals = "', X'".join(part)
@@ -335,9 +336,8 @@ def overflown(
 
 
 def overflown_lately(session: Session, counter: str | None = None) -> dict[tuple[str, int], int]:
-    """Return the amounts of the key ``__overflow__`` since yesterday (in UTC), by (counter,
-    bucket's label): of all counters, or of one counter and its breakdowns.
-    """
+    """Return the amounts of the key ``__overflow__`` since the beginning of yesterday (in UTC), by
+    (counter, bucket's label): of all counters, or of one counter and its breakdowns."""
     ((yesterday,),) = session.query("SELECT CAST(UTC_DATE() - INTERVAL 1 DAY AS DATETIME)")
     where, args = "", tuple[object, ...]()
     if counter is not None:

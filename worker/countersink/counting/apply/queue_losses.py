@@ -69,8 +69,11 @@ class QueueLoss:
         entries: number of lost entries that a sample had seen; more may be lost. It is 0 if the
             number is unknown.
         waited: number of entries in the stream at the previous sample; all of them may be lost.
-        since: time in Unix ms at or after which the lost entries arrived.
-        noticed_at: time in Unix ms at which the loss was found; the lost entries arrived before it.
+        since: arrival, in Unix ms, of the oldest entry that is known to be lost. If the number of
+            lost entries is unknown, this is the time of the previous sample. Of losses that are
+            added up, it is that of the first one.
+        noticed_at: time in Unix ms at which the loss was found (the last one, if losses are added
+            up); the lost entries arrived before it.
     """
 
     stream: str
@@ -109,11 +112,11 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
 
     Args:
         session: at READ COMMITTED, outside a transaction, on the server that takes writes.
-        take_samples: takes the samples in Redis.
+        take_samples: takes the samples in Redis. It gets the entries in the previous samples.
 
     Raises:
-        StoreError: a statement failed. The next call finds the losses again.
-        Any error of ``take_samples``. The next call finds the losses again.
+        StoreError: a statement failed. The next call finds the losses that were not recorded.
+        Any error of ``take_samples``. The next call finds the losses that were not recorded.
     """
     rows = session.query(
         f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams),"

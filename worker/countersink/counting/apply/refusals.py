@@ -58,10 +58,10 @@ class RefusalRule(NamedTuple):
     """A rule that refuses some rows.
 
     Attributes:
-        concerns: called with an entry; returns whether the rule can refuse rows of it. If not,
-            ``refusal`` is not called for them.
-        refusal: called with an entry and a row; returns why the row is refused, or None if this
-            rule allows it.
+        concerns: called with the context and an entry; returns whether the rule can refuse rows of
+            the entry. If not, ``refusal`` is not called for them.
+        refusal: called with the context, an entry and a row; returns why the row is refused, or
+            None if this rule allows it.
     """
 
     concerns: Callable[[RuleContext, Incoming], bool]
@@ -111,7 +111,7 @@ def _without(
     entry: Incoming, rules: Sequence[Callable[[Row], RowRefusal | None]], dead: list[DeadRow]
 ) -> Incoming:
     """Return the entry without the rows that any of ``rules`` refuses. Append a dead letter for
-    each refused row to ``dead``.
+    each refused row to ``dead``, with the reason of the first rule that refuses it.
     """
     kept: list[Row] = []
     for row in entry.rows:
@@ -224,9 +224,9 @@ RULES: Final = (
 def _not_counted(
     session: Session, entries: Iterable[Incoming], catalog: Catalog
 ) -> dict[str, RowRefusal]:
-    """Return the names of counters whose rows are refused, each with the reason. These are the
-    counters of tracked tables, which only triggers count. In strict mode, these are also the
-    counters that were neither created nor counted before.
+    """Return the names of those counters of the entries whose rows are refused, each with the
+    reason. These are the counters of tracked tables, which only triggers count. In strict mode,
+    these are also the counters that were neither created nor counted before.
     """
     if not (catalog.strict or catalog.tracked):
         return {}
