@@ -42,7 +42,7 @@ class TakenBack:
     Attributes:
         chunks: number of transactions that changed totals, one for each chunk or range.
         cells: number of changed cells; a cell of several chunks counts several times.
-        amount: sum of the amounts added to totals, those of breakdowns included; mostly negative.
+        amount: sum of the amounts added to the counter, without its breakdowns; mostly negative.
         labels: labels (beginning and width) of the changed buckets; empty for corrections.
         finished: False if the undo was stopped before its end.
     """
@@ -249,7 +249,7 @@ class Undone:
         state: ``undone``; or ``undoing`` if it was stopped before its end: another undo continues.
         chunks: number of chunks (of a reconcile: ranges of corrections) that this undo took back.
         cells: number of changed cells; a cell of several chunks counts several times.
-        amount: sum of the amounts added to totals, those of breakdowns included; mostly negative.
+        amount: sum of the amounts added to the counter, without its breakdowns; mostly negative.
         notices: sentences for users about totals that are wrong now.
     """
 
@@ -383,7 +383,7 @@ def _take_chunks_back(
                 continue  # another undo has taken it back
             chunks += 1
             cells += taken.cells
-            amount += sum(taken.sums().values())
+            amount += taken.sums().get(runs[0].counter, 0)
             labels.update(taken.by_bucket(runs[0].counter))
             on_progress(chunks, max(chunks, int(total)))
     return TakenBack(chunks, cells, amount, frozenset(labels))
