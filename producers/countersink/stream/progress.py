@@ -15,8 +15,9 @@ Redis counts the entries that were ever added. The script that acknowledges entr
 too, in a hash beside the stream. Nothing was lost as long as three values stay the same: the
 server, the consumer group on the stream, and the number of entries that are neither present nor
 acknowledged. The time during which they stay the same is one epoch, so if two epochs are equal,
-nothing was lost between them. A server whose stream ends before an entry cannot show whether that
-entry was lost; see :meth:`StreamState.reaches`.
+nothing was lost between them. There is one exception: if the stream now ends before an entry that
+was stored in it, that entry may be lost although the epochs are equal; see
+:meth:`StreamState.reaches`.
 
 Redis before 7.0 does not count the entries that were added, so a trimmed stream is not noticed
 there.
@@ -52,7 +53,8 @@ class Epoch:
     Attributes:
         server: the replication id of the Redis server, which changes with each restart and
             failover.
-        group: a random text, set when the consumer group was made; ``''`` if there is no group.
+        group: a random text, set when the consumer group was made; ``''`` if there is no group, or
+            if no text was set for it.
         unaccounted: number of entries that were added and are neither present nor acknowledged; may
             be below 0 after the stream was deleted; always 0 before Redis 7.0.
     """
@@ -62,8 +64,10 @@ class Epoch:
     unaccounted: int
 
     def end(self, now: "Epoch") -> str:
-        """Return why this epoch of a stream ended, as a text for a producer's log. ``now`` is the
-        stream's present epoch, which must differ from this one.
+        """Return why this epoch of a stream ended, as a text for a producer's log: Redis was
+        restarted or another server took over, the stream or its group was deleted, or entries left
+        the stream unacknowledged. ``now`` is the stream's present epoch, which must differ from
+        this one.
         """
         if now.server != self.server:
             return "Redis was restarted, or another server took over"
@@ -94,22 +98,23 @@ class StreamState:
         """Return whether :attr:`last` is ``stream_id`` or later. ``stream_id`` is the id of the
         last entry that a producer stored in the stream; None, for no entry, gives True.
 
-        If the result is False, that entry may be lost although the epoch is the same: this server
-        was a replica that lagged behind its primary (both have the same replication id), or holds
-        an older stream that was restored from a backup.
+        False means that the stream ends before that entry, which may therefore be lost, even if
+        the epoch is the same. With the same epoch, this happens on a replica that lags behind its
+        primary (both have the same replication id), or if an older copy of the stream was restored
+        from a backup.
         """
         return stream_id is None or order(stream_id) <= order(self.last)
 
 
 def stream_state(client: redis.Redis, stream: str, *, make: bool = False) -> StreamState:
-    """Return the state of a stream. A missing stream is empty and has the last id ``0-0``.
+    """Return the state of a stream. A missing stream counts as empty, with the last id ``0-0``.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
         stream: the stream's key.
-        make: whether to create the stream and the consumer group, at 0, if they are missing. A new
-            group begins a new epoch, which shows that entries may have been lost (see
-            :class:`Epoch`).
+        make: whether to create the consumer group, at 0, if it is missing, and also the stream if
+            that is missing. A new group begins a new epoch, which shows that entries may have been
+            lost (see :class:`Epoch`). Without ``make``, nothing is created.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
@@ -131,7 +136,7 @@ class QueueSample:
     Attributes:
         life: the random text that was set when the consumer group was made, as in
             :attr:`Epoch.group`; but it stays when the group or the stream is deleted, until a group
-            is made again. ``''`` if none was ever set.
+            is made again. ``''`` if Redis has no such text.
         length: number of entries in the stream.
         added: number of entries that were ever added; 0 before Redis 7.0.
         entries: the oldest and the newest entry (or the only one), each as the id that Redis gave
@@ -150,19 +155,20 @@ class QueueSample:
 def samples(
     client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, QueueSample]:
-    """Return a sample of each stream, as a dict by the stream's key. The streams are those of
-    :func:`used_partitions` (on a cluster, only the partitions to which producers send now) and
-    those in ``before``. On a cluster, streams whose master does not answer, or refuses, are left
-    out.
+    """Return a sample of each stream, as a dict by the stream's key. The streams are those of the
+    partitions to which producers send now, and those in ``before``; without a cluster, also those
+    of all partitions that were ever used. On a cluster, streams whose master does not answer, or
+    refuses, are left out.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
         before: maps the key of each stream, including streams that Redis has lost since, to the
-            ``entries`` of its previous sample. Those that left the stream are the result's
-            ``gone``.
+            ``entries`` of its previous sample; empty for the first samples. Of these entries, those
+            that have left the stream are in ``gone`` of the new sample.
 
     Raises:
-        StreamError: Redis does not answer, or refuses. On a cluster: no node returns the masters.
+        StreamError: Redis does not answer, or refuses (on a cluster: no node returns the masters);
+            or the number of partitions that Redis holds is invalid.
     """
     cluster = cluster_of(client)
     used = used_partitions(client) if cluster is None else range(partitions(client))
@@ -208,9 +214,9 @@ def first_sent(
     stop: Callable[[], bool] = lambda: False,
 ) -> int | None:
     """Return the earliest time, in Unix ms, at which an entry that is now in ``streams`` was first
-    sent; return None if all are empty. This time of an entry is its field ``at``, or the time in
-    its stream id if that is earlier, or if ``at`` is missing or malformed. Pending entries are
-    included, because an entry stays in its stream until it is acknowledged.
+    sent; return None if all are empty. The time of an entry is its field ``at`` or the time in its
+    stream id, whichever is earlier. An ``at`` that is missing or malformed is ignored. Pending
+    entries are included, because an entry stays in its stream until it is acknowledged.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -265,7 +271,7 @@ work.
 class Heartbeat:
     """Writes a process's figures into a hash in Redis, which expires :data:`TTL_S` seconds later.
     The process calls :meth:`publish` again and again. If Redis does not serve or refuses, no method
-    raises an error, and the next write is tried 15 seconds later.
+    raises an error, and :meth:`publish` waits 15 seconds before it tries the next write.
 
     Three fields are always written: ``pid``, ``host`` and ``updated`` (Unix ms, by the clock of
     this machine).
@@ -288,7 +294,7 @@ class Heartbeat:
 
     def publish(self, *, now: bool = False) -> None:
         """Write the hash, if ``every_s`` seconds have passed since the last write (15 seconds since
-        a write that failed), or if ``now`` is true. Otherwise do nothing.
+        a write that failed). With ``now``, write it in any case. Otherwise do nothing.
         """
         clock = time.monotonic()
         if clock < self._next and not now:
@@ -310,7 +316,7 @@ class Heartbeat:
     def kept(self) -> Iterator[None]:
         """Context manager: within its block, a thread renews the expiry of the hash every
         :data:`BEAT_S` seconds. So the hash stays while the process waits for MySQL and does not
-        call :meth:`publish`.
+        call :meth:`publish`. The thread writes no fields, and does not create a missing hash.
         """
         over = threading.Event()
 
@@ -328,7 +334,7 @@ class Heartbeat:
             thread.join()
 
     def withdraw(self) -> None:
-        """Delete the hash, when the process ends. If Redis does not serve, the hash expires."""
+        """Delete the hash; called when the process ends. Without Redis, it expires later."""
         with suppress(StreamError), mapped():  # else it expires
             self._client.delete(self._key)
 

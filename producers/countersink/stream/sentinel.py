@@ -54,13 +54,14 @@ class MasterConnection(SentinelManagedConnection):
         """Return the next reply. The arguments are those of redis-py's method. While no reply
         comes, ask the sentinels every :data:`ASK_S` seconds whether this server is still the
         master. They are not asked if the connection has no timeout or one of at most
-        :data:`ASK_S`, or if ``options`` has the argument ``timeout``.
+        :data:`ASK_S`, or if the caller passes a ``timeout`` for this reply.
 
         Raises:
             redis.TimeoutError: no reply came within the connection's timeout, or before the
                 sentinels named another server as the master.
-            redis.ConnectionError: the connection is lost, or a late reply came from a server that
-                is not the master any more.
+            redis.ConnectionError: the connection is lost; or a reply came after the sentinels were
+                asked, and they name another master by now; or the server is a replica by now.
+            redis.ResponseError: the reply is an error.
         """
         patience = self.socket_timeout
         if patience is None or patience <= ASK_S or "timeout" in options:
@@ -116,12 +117,13 @@ class SecureMasterConnection(MasterConnection, SSLConnection):
 
 
 class Sentinels(Sentinel):
-    """redis-py's list of sentinels, made safe for many threads and processes. Its errors quote the
-    answers of the sentinels.
+    """redis-py's list of sentinels, made safe for many threads and processes. If no sentinel names
+    the master, the error quotes the answers of the sentinels.
 
     When a sentinel has answered, redis-py swaps two items of the list: if two threads do so at the
-    same time, an item is lost. redis-py also keeps a connection to each sentinel open for good, and
-    a sentinel accepts only 10,000; this class closes its connections after each question.
+    same time, an item is lost. This class makes a new list instead. redis-py also keeps a
+    connection to each sentinel open for good, and a sentinel accepts only 10,000. This class closes
+    its connections after each question.
     """
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
@@ -129,7 +131,8 @@ class Sentinels(Sentinel):
         sentinel that knows the master and says that it is up.
 
         Raises:
-            MasterNotFoundError, AuthenticationError, NoPermissionError: see :meth:`master_state`.
+            AuthenticationError, NoPermissionError: all sentinels refuse the login, or the command.
+            MasterNotFoundError: no sentinel says so, for any other reason.
         """
         state = self.master_state(service_name)
         return state["ip"], state["port"]
@@ -139,9 +142,9 @@ class Sentinels(Sentinel):
         the first sentinel that knows the master and says that it is up.
 
         Raises:
-            MasterNotFoundError: no sentinel says so; the message quotes the answers of all
-                sentinels.
             AuthenticationError, NoPermissionError: all sentinels refuse the login, or the command.
+            MasterNotFoundError: no sentinel says so, for any other reason; the message quotes the
+                answers of all sentinels.
         """
         answers: dict[str, str] = {}
         refused: list[redis.RedisError] = []
@@ -192,8 +195,8 @@ def sentinel_client(
         options: redis-py's options of connections to the master, its timeouts included; options in
             the URL override them.
         tls: whether all connections use TLS, those to the sentinels too.
-        socket_timeout: seconds without a reply after which a sentinel counts as away; if it is more
-            than :data:`SENTINEL_TIMEOUT`, a sentinel counts as away after that.
+        socket_timeout: seconds without a reply after which a sentinel counts as away. A value
+            above :data:`SENTINEL_TIMEOUT` is lowered to that.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
@@ -248,7 +251,7 @@ class HostsUrl:
 
     Attributes:
         credentials: the part ``user:password@`` of the URL, unchanged, or ``''``.
-        addresses: the hosts with their ports.
+        addresses: a (host, port) pair for each host.
         path: the path, with its ``/``, or ``''``.
         query: the query, without its ``?``, or ``''``.
     """
@@ -263,7 +266,7 @@ class HostsUrl:
         redis-py reads them in a ``redis://`` URL; no host.
 
         Args:
-            database: the number of the database; ``''`` for none.
+            database: the number of the database; ``''`` to leave it out.
             query: :attr:`query`, or the part of it that is meant for this connection.
 
         Raises:
@@ -324,10 +327,10 @@ class Watched:
 
     Attributes:
         name: the master's name in the configuration of the sentinels.
-        address: the master's host and port.
+        address: the master's host and port, as the text ``host:port``.
         sentinels: number of sentinels that watch the master, including those that are down.
         replicas: number of the master's replicas that are up, according to the first sentinel that
-            knows some; 0 if none does.
+            knows such replicas; 0 if none does.
     """
 
     name: str
@@ -341,7 +344,7 @@ def watched(client: redis.Redis) -> Watched | None:
     without sentinels.
 
     Raises:
-        redis.RedisError: no sentinel answers, or none knows the master and says that it is up.
+        redis.RedisError: no sentinel answers that it knows the master and that the master is up.
     """
     pool = client.connection_pool
     if not isinstance(pool, SentinelConnectionPool):

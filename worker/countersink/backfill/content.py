@@ -2,7 +2,8 @@
 list of files. ``open_content`` opens a file, compressed file or pipe for reading.
 
 All offsets are in uncompressed bytes. The compression of a file is detected by its first bytes,
-whatever its name is. A pipe is copied to TMPDIR first, where ``RESERVE`` bytes stay free.
+whatever its name is. A pipe (a FIFO or standard input) is first copied to TMPDIR, where at least
+``RESERVE`` bytes must stay free.
 """
 
 import errno
@@ -55,13 +56,12 @@ class Input:
 
 def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
     """Return the files that ``sources`` stand for, and a report with the outcome ``failed`` for
-    each name that stands for no file, and for each directory that cannot be read.
+    each source that stands for no file, and for each directory that cannot be read.
 
     Each of ``sources`` is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
-    directories), or a directory, which stands for all regular files in it and below, without hidden
-    ones. The name of an existing file is never taken for a pattern. A file that is named twice,
-    even by different names, is listed once.
-    """
+    directories), or a directory, which stands for all regular files in and below it, except those
+    that are hidden or in hidden directories. The name of an existing file is never taken for a
+    pattern. A file that is named twice, even by different names, is listed once."""
     search = _Search()
     for source in sources:
         if source == STDIN:
@@ -74,14 +74,15 @@ def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
 
 
 class _Search:
-    """The files found so far, by device and inode, and reports of names that stand for no file."""
+    """The files found so far, by device and inode, and a report of each failure."""
 
     def __init__(self) -> None:
         self.found: dict[object, Input] = {}
         self.failed: list[SourceReport] = []
 
     def add(self, name: str) -> None:
-        """Add the file ``name``, or the files below the directory ``name``, or a report why not."""
+        """Add the file ``name``, or the files below the directory ``name``. If there are none, add
+        a report that says why. Also add a report for each unreadable directory."""
         try:
             status = os.stat(name)
             if stat.S_ISDIR(status.st_mode):
@@ -97,7 +98,8 @@ class _Search:
             self._fail(name, error)
 
     def add_matches(self, pattern: str) -> None:
-        """Add the files that ``pattern`` matches; without ``**``, also those in matched folders."""
+        """Add the files that ``pattern`` matches; without ``**``, also all files below directories
+        that it matches. If there are none, add a report."""
         matches = sorted(glob.glob(pattern, recursive=True))
         if "**" in pattern:  # it matches the directories and also the files in them
             matches = [match for match in matches if not os.path.isdir(match)]
@@ -120,8 +122,8 @@ class _Search:
 
 
 def _files_below(top: str, fail: Callable[[OSError], None]) -> Iterator[str]:
-    """Iterate over regular files below ``top``, by directory and name, without hidden ones and
-    links to directories. ``fail`` is called with the error of an unreadable directory."""
+    """Iterate over regular files below ``top``, by directory and name. Leave out hidden files, and
+    hidden or linked directories. Call ``fail`` with the error of an unreadable directory."""
     for folder, folders, files in os.walk(top, onerror=fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for file in sorted(files):
@@ -148,8 +150,8 @@ HEAD_BYTES: Final = 64 * 1024
 
 
 class Content:
-    """The uncompressed bytes of a source that is open; a context manager. Not thread-safe. To go
-    back by more than 2 MiB, a compressed file is read from its beginning again.
+    """The uncompressed bytes of a source that is open; a context manager. Not thread-safe. A seek
+    back by more than 2 MiB may read a compressed file from its beginning again.
 
     Args:
         fd: descriptor of the file; closed with the content.
@@ -160,8 +162,8 @@ class Content:
         name: name of the source, for messages.
         size: bytes that the file (of a pipe: its copy) had on disk when it was opened; of an
             uncompressed file no more are read, even if it has grown since.
-        may_grow: True for an uncompressed file, given by its path, that was written to in the last
-            hour: its last line may be unfinished.
+        may_grow: True for an uncompressed file (no pipe) that was written to in the hour before
+            :func:`open_content` opened it: its last line may be unfinished.
         cr_ends: True if lines end in a carriage return alone, for which :meth:`read` then returns a
             newline. Set by :func:`head_of`.
     """
@@ -205,7 +207,8 @@ class Content:
 
     @property
     def position(self) -> int:
-        """Offset in the file on disk up to which it was read, for reports of progress."""
+        """Offset in the file on disk, for reports of progress: :attr:`offset`, or of a compressed
+        file the offset up to which its compressed bytes were read."""
         return self._offset if self._unpacker is None else self._unpacker.position
 
     def read(self, size: int) -> bytes:
@@ -213,8 +216,7 @@ class Content:
 
         Raises:
             Unreadable: not even the next byte can be read: compressed data is cut off or corrupt,
-                the device has an error, or the file became shorter.
-        """
+                the device has an error, or the file became shorter."""
         data = b""
         try:
             while len(data) < size and (more := self._read(size - len(data), self._offset)):
@@ -226,11 +228,10 @@ class Content:
         return data.replace(b"\r", b"\n") if self.cr_ends else data
 
     def seek(self, offset: int) -> None:
-        """Move to ``offset``, or to the end if the content is shorter.
+        """Move to ``offset``, forward or back, or to the end if the content is shorter.
 
         Raises:
-            Unreadable: compressed bytes before ``offset`` cannot be read.
-        """
+            Unreadable: compressed bytes before ``offset`` cannot be read."""
         end = self.size
         if self._unpacker is not None:
             self._read(0, offset)
@@ -274,8 +275,7 @@ class PlainFile:
 
     Attributes:
         name, size, cr_ends: as in :class:`Content`.
-        path: the descriptor of this process in ``/proc``: it leads to the same file after a rename.
-    """
+        path: this process's descriptor in ``/proc``: it leads to the same file even if renamed."""
 
     name: str
     path: str
@@ -283,11 +283,10 @@ class PlainFile:
     cr_ends: bool
 
     def open(self) -> Content:
-        """Open the file.
+        """Open the file, and return its content.
 
         Raises:
-            Unreadable: it cannot be opened.
-        """
+            Unreadable: it cannot be opened."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -302,11 +301,12 @@ def open_content(source: Input, stop: Callable[[], bool] = lambda: False) -> Con
     With a FIFO, this waits for its first writer.
 
     Args:
-        stop: called while a pipe is copied; Unreadable is raised once it returns true.
+        source: the file, FIFO or standard input.
+        stop: called during the wait and the copy; Unreadable is raised once it returns true.
 
     Raises:
-        Unreadable: it cannot be opened or copied, is not a file, or has an unsupported compression.
-    """
+        Unreadable: the source cannot be opened or copied, is a directory or a device, has an
+            unsupported compression, or is empty although its name is that of a compressed file."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.dup(0) if source.path is None else os.open(source.path, flags)
@@ -385,13 +385,13 @@ def _pipe_data(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
 
 
 def head_of(content: Content) -> bytes:
-    """Return the head of a content, its first 64 KiB at most, b'' if it is empty; moves its offset.
-    The head of a damaged content ends before the damage, which a later read reports. If lines end
-    in a carriage return alone, the head has newlines instead of these, and ``cr_ends`` is set.
+    """Return the head of a content, its first 64 KiB at most, b'' if it is empty. Move the offset
+    behind the head. If a byte of the head is damaged, the head ends before it, and a later read
+    reports the damage. If lines end in a carriage return alone, the head has newlines instead of
+    these, and ``cr_ends`` is set.
 
     Raises:
-        Unreadable: not even the first byte can be read.
-    """
+        Unreadable: not even the first byte can be read."""
     data = content.read_at(HEAD_BYTES, 0)
     # More than one: a single one at the end may be waiting for its newline.
     if b"\n" not in data and data.count(b"\r") > 1:

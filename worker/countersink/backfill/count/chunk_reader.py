@@ -52,9 +52,9 @@ class Start:
     Attributes:
         offset: offset of the first byte that is in no earlier chunk.
         line: number of the line that has this byte.
-        newline: 0 if a line begins at ``offset``. Otherwise a newline lies at ``offset``, and this
-            is its length in bytes: the earlier chunk has counted the line before the file had the
-            newline that ends it.
+        newline: 0 if a line begins at ``offset``. Otherwise the length in bytes of the newline at
+            ``offset``: it ends a line that the earlier chunk has counted, when the file did not
+            have this newline yet.
     """
 
     offset: int = 0
@@ -85,7 +85,12 @@ def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
 class MinuteLabels:
     """Function from a Unix minute to the label of its bucket: a number for the bucket's beginning
     and width. If ``salts`` is not None, the result also says which salt hashes the visitors of that
-    minute. Two instances are equal if their schemes and salts are equal."""
+    minute. Two instances are equal if their schemes and salts are equal.
+
+    Attributes:
+        scheme: the scheme by which lines are counted.
+        salts: the counter's salts, by time; None if the recipe has no visitors.
+    """
 
     scheme: Scheme
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
@@ -136,9 +141,9 @@ class ReadChunk:
         amounts: label of a bucket → key or dimensions → amount.
         counts: numbers of its bytes and lines, and the sum of its amounts.
         rejects: its rejected lines.
-        samples: hashes of its lines, by which other sources with these lines are found.
-        members: hashes of its visitors, by (label, key or dimensions); empty if the run counts no
-            visitors.
+        samples: hashes of its counted lines, by which other sources with these lines are found.
+        members: (label, key or dimensions) → hashes of its visitors, joined; empty if the run
+            counts no visitors.
     """
 
     start: Start
@@ -150,8 +155,9 @@ class ReadChunk:
     members: Members = field(default_factory=dict)
 
     def at_line(self, line: int) -> "ReadChunk":
-        """Return the chunk with ``line`` as the number of its first line. The lines of samples keep
-        their numbers, which matter in logs with directives only.
+        """Return the chunk with ``line`` as the number of its first line, and with the numbers of
+        its rejected lines changed accordingly. The lines in ``samples`` keep their numbers, which
+        matter only in logs with directives (see :func:`read_chunk`).
         """
         by = line - self.start.line
         rejects = [replace(one, line=one.line + by) for one in self.rejects]
@@ -159,8 +165,8 @@ class ReadChunk:
         return replace(self, start=start, span=span, rejects=rejects) if by else self
 
     def days(self, scheme: Scheme) -> set[date]:
-        """Return the days, in the time zone of ``scheme``, to which amounts are added. An hour that
-        lies in two days gives both days. A bucket gives no day if all its amounts are 0.
+        """Return the days, in the time zone of ``scheme``, to which amounts are added. A bucket
+        with minutes of two days gives both days. A bucket whose amounts are all 0 gives no day.
         """
         labels = [label for label, keys in self.amounts.items() if any(keys.values())]
         days, zone = set(map(scheme.local_day, labels)), scheme.time_zone
@@ -177,8 +183,8 @@ def read_chunk(
     scope: bytes,
     refused: Refused = NO_REFUSALS,
 ) -> ReadChunk | None:
-    """Read a chunk, and return the results of its lines. Return None if the source has no more
-    lines to read (``span_of`` has returned None).
+    """Read a chunk, and return the results of its lines. Return None if ``span_of`` returns None:
+    then the source has no more lines to read now.
 
     Args:
         pieces: pieces of the chunk, cut at the ends of lines.
@@ -197,6 +203,7 @@ def read_chunk(
     Raises:
         Unreadable: bytes of the chunk cannot be read.
         UnknownZone: a time zone is unknown on this machine.
+        Exception: any other error that iterating over ``pieces`` raises.
     """
     lines = _LineCounter(reader, bucket, refused)
     samples = LineSamples(scope, reader, bucket)
@@ -279,8 +286,9 @@ class _LineCounter:
                 tally.add(one)
 
     def _reject_reason(self, cell: tuple[RowKey, int]) -> str:
-        """Return the reason to reject the lines of a cell, or '' if they are counted. ``cell`` is
-        (key with its visitor, number that the function ``bucket`` has returned).
+        """Return the reason to reject the lines of a cell, or '' if they are counted. A reason is
+        that the minute has no salt, or that the cell is in ``refused``. ``cell`` is (key with its
+        visitor, number that the function ``bucket`` has returned).
         """
         label, _, unsalted = self._bucket.decode(cell[1])
         refusal = self._refused.get((label, without_visitor(cell[0])[0]))
@@ -291,8 +299,8 @@ def _hash_members(
     amounts: Mapping[int, Counter[RowKey]], bucket: MinuteLabels
 ) -> tuple[Mapping[int, Counter[RowKey]], Members]:
     """Separate amounts and visitors, and hash the visitors. Return the amounts by label and key,
-    and the concatenated hashes of the visitors of each (label, key) pair. Without salts, return
-    ``amounts`` unchanged, and no hashes.
+    and the concatenated hashes of the visitors of each (label, key) pair. If ``bucket.salts`` is
+    None, return ``amounts`` unchanged, and no hashes.
 
     Args:
         amounts: number that ``bucket`` has returned → key with its visitor → amount.

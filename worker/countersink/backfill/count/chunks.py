@@ -2,10 +2,11 @@
 ``backfill_sample`` (samples of their lines). ``LineSamples`` takes samples, and ``find_repeats``
 finds out whether other sources have many lines of a chunk.
 
-A sample is a hash of a line that the recipe counts. One line in :data:`LINES_PER_SAMPLE` is
-sampled. The bytes of a line decide whether it is sampled, so every source samples the same lines. A
-chunk is small if it has no more than :data:`SMALL_CHUNK` lines: then all its lines are compared,
-and if it is the first chunk of a source, all are stored as samples.
+A sample is a hash of a line that the recipe counts. On average, one line in
+:data:`LINES_PER_SAMPLE` is sampled. The bytes of a line decide whether it is sampled, so every
+source samples the same lines. A chunk is small if it has no more than :data:`SMALL_CHUNK` lines:
+then all its counted lines are compared, and if it is the first chunk of a source, all of them are
+stored as samples.
 """
 
 import hashlib
@@ -159,7 +160,8 @@ def find_other_sources(
         session: session, in or outside a transaction.
         samples: the samples to look for.
         source: number of the source to leave out; a negative number leaves out none.
-        lock: True to wait for open transactions that have inserted some of the samples.
+        lock: True to read under a share lock, which waits for open transactions that have inserted
+            some of the samples.
     """
     found: dict[bytes, set[int]] = {}
     for some in _parts(samples):
@@ -201,8 +203,13 @@ _CHOSEN: Final = bytes(byte % LINES_PER_SAMPLE == 0 for byte in range(256))
 
 def scope_of(counter: str, truth_of: int, name: str) -> bytes:
     """Return the key with which lines of a source are hashed to samples. Equal lines of two sources
-    give equal samples only if the sources have the same counter, name and ``truth_of`` (number of
-    the reconcile; 0 if the sources are not read for a reconcile).
+    give equal samples only if the sources have the same counter, ``truth_of`` and name.
+
+    Args:
+        counter: name of the counter.
+        truth_of: number of the reconcile that reads the source; 0 if none does.
+        name: the source's name (``--source-name``), which tells sources with equal content apart;
+            '' for none.
     """
     text = json.dumps([counter, truth_of, name]).encode()
     return hashlib.sha256(text).digest()[:8]
@@ -213,7 +220,8 @@ class Samples:
     """The samples of the counted lines (with CSV: records) of one chunk.
 
     Attributes:
-        chosen: sample → numbered line, for the counted lines that every source samples.
+        chosen: sample → numbered line, for the counted lines that are sampled because of their
+            bytes, in every source.
         every: sample → numbered line, for all counted lines if the chunk is small; else the same as
             ``chosen``.
     """
@@ -245,8 +253,8 @@ class LineSamples:
         self._first: list[NumberedLine] | None = []
 
     def add(self, block: RecordBlock) -> None:
-        """Keep the lines of one piece that every source samples, and all lines as long as the chunk
-        is small. :meth:`finish` hashes those that are counted.
+        """Keep those lines of one piece that are sampled because of their bytes. As long as the
+        chunk is small, keep all its lines, too. :meth:`finish` hashes those that are counted.
         """
         numbers, lines = block.numbers, block.lines
         sums = array("I", map(zlib.adler32, lines))
@@ -299,9 +307,11 @@ def tally_of(
 def find_repeats(
     samples: Samples, others: Mapping[bytes, Collection[int]]
 ) -> tuple[list[bytes], int, list[int]]:
-    """Find out whether a chunk must be refused, because other sources have many of its lines: at
-    least :data:`MIN_REPEATS` of ``samples.every`` (or :data:`MIN_CHOSEN_REPEATS` of
-    ``samples.chosen``), and at least one in :data:`REPEATED_PART` of these.
+    """Find out whether a chunk must be refused, because other sources have many of its lines. First
+    ``samples.every`` is compared with ``others``: other sources have many if they have at least
+    :data:`MIN_REPEATS` of these samples, and at least one in :data:`REPEATED_PART` of them. Then
+    ``samples.chosen`` is compared in the same way, with :data:`MIN_CHOSEN_REPEATS` as the minimum.
+    One of the two comparisons suffices.
 
     Args:
         samples: samples of the chunk.
@@ -310,8 +320,8 @@ def find_repeats(
 
     Returns:
         ``([], 0, [])`` if the chunk need not be refused. Otherwise the samples of the chunk that
-            other sources have, the number of compared samples, and the numbers of the other
-            sources: the source that has most of the samples comes first.
+            other sources have, the number of samples in this comparison, and the numbers of the
+            other sources: the source that has most of the samples comes first.
     """
     # Of a large source only the chosen samples are stored: these are compared by themselves, too.
     for some, least in (samples.every, MIN_REPEATS), (samples.chosen, MIN_CHOSEN_REPEATS):

@@ -1,10 +1,10 @@
 """``ReadAhead`` reads the next chunks of a source while the caller commits the previous ones. A
 thread reads the first chunks (``THREAD_CHUNKS``), and child processes read the others.
 
-The parent process finds out where each chunk ends. If each record of a plain file is a line, this
-is the first newline after a number of bytes: the child opens the file itself, and counts the lines.
-The bytes of other sources are read by the parent, and sent to the child. The child returns amounts,
-counts and samples.
+The parent process finds out where each chunk for a child ends. If each record of a plain file is a
+line, this can be the first newline after a number of bytes, without reading the bytes before: then
+the child reads the chunk from the file itself. The bytes of other chunks are read by the parent,
+and sent to the child. The child returns amounts, counts and samples.
 """
 
 from collections import deque
@@ -55,14 +55,16 @@ class CutChunk:
     """A chunk for a child process to read.
 
     Attributes:
-        start: beginning of the chunk; with a ``file``, its line is an estimate.
+        start: beginning of the chunk. The number of its line may be an estimate;
+            :meth:`ReadAhead.next` corrects it.
         end: offset after its last byte.
         file: the file from which the child reads the bytes; None if they are in ``pieces``.
-        most_lines: maximum of lines that the child may read from the ``file``.
+        most_lines: the child raises WrongCut at a piece that begins more than so many lines after
+            the beginning of the chunk; 0, and not used, without a ``file``.
         span: the range of the bytes in ``pieces``; None with a ``file``.
         pieces: the bytes themselves, cut at the ends of lines; empty with a ``file``.
         directives: the directives that apply at its beginning: lines of a W3C log that say how
-            later lines are read.
+            later lines are read; None if there are none.
     """
 
     start: Start
@@ -80,7 +82,7 @@ class ReadAhead:
     with one catalog and one set of salts. After these have changed, create a new instance.
 
     Args:
-        work: what all chunks of the run share.
+        work: the state that all chunks of the run share.
         opened: the source.
         catalog: the catalog by which the chunks are read.
         bucket: function from minutes to labels.
@@ -121,14 +123,15 @@ class ReadAhead:
         self.work.watch.jobs = 0
 
     def next(self) -> ReadChunk | None:
-        """Return the next chunk, read and not counted yet; None if there is none, or the run should
-        stop. The chunks after it are read while the caller counts it.
+        """Return the next chunk, read and not counted yet. Return None if there is none, or if the
+        run should stop while a child process reads it. Chunks after it are read while the caller
+        counts it.
 
         Raises:
             Unreadable: the next bytes of the content cannot be read. All chunks before them were
                 returned.
             BackfillError: a child process was killed.
-            WrongCut: the next chunk must be cut anew: read on with a new instance.
+            WrongCut: the next chunk must be cut anew: the caller must read on with a new instance.
             UnknownZone: a time zone is unknown on this machine.
         """
         self._submit_chunks()
@@ -157,10 +160,11 @@ class ReadAhead:
         return self._last
 
     def _size_next(self, found: ReadChunk) -> None:
-        """Set the number of lines of the next chunks so that each has about :data:`CHUNK_CELLS`
-        cells, visitors and rejected lines together: the time of a commit and the memory depend on
-        these. Judge by ``found``, the latest chunk; do nothing if it has fewer than :data:`LINES`
-        lines, or with ``--rate``, which limits the lines of a chunk.
+        """Set the number of lines of the next chunks for child processes so that each has about
+        :data:`CHUNK_CELLS` cells, visitors and rejected lines together: the time of a commit and
+        the memory depend on these. The number is from :data:`LINES` to :data:`MAX_LINES`, and
+        smaller near the end of the source. Judge by ``found``, the latest chunk; do nothing if it
+        has fewer than :data:`LINES` lines, or with ``--rate``, which limits the lines of a chunk.
         """
         lines, limit = found.counts.lines, self.work.pace.max_lines
         if self.work.options.rate is None and limit >= LINES and lines >= LINES:
@@ -175,6 +179,9 @@ class ReadAhead:
     def read_again(self, refused: Refused) -> ReadChunk:
         """Read the chunk that :meth:`next` returned last once more, and return it. This time the
         lines of the cells in ``refused``, whose visitors cannot be counted, are rejected.
+
+        Raises:
+            Unreadable: the bytes of the chunk cannot be read any more.
         """
         assert self._last is not None
         start, span = self._last.start, self._last.span
@@ -195,7 +202,8 @@ class ReadAhead:
         return self.work.pool
 
     def _submit_chunks(self) -> None:
-        """Give a chunk to each idle reader: at first to the thread, later to each child process."""
+        """Give the next chunks to idle readers: the first :data:`THREAD_CHUNKS` chunks to the
+        thread, one at a time, and later chunks to the child processes, one to each."""
         if self._ready and not isinstance(self._ready[0], ChildTask):
             return  # the end of the thread's chunk is unknown yet
         if self._by_thread < THREAD_CHUNKS:
@@ -243,7 +251,8 @@ class ReadAhead:
 
     def _cut_next(self) -> None:
         """Find the end of the next chunk, and keep the chunk until a child process is free. Do
-        nothing if a chunk is kept already.
+        nothing if a chunk is kept already, or if the source has ended. If its bytes cannot be read,
+        keep the error, which :meth:`next` raises after the chunks before.
         """
         if self._cut is not None or self._ended or self._cut_by_size():
             return
@@ -264,10 +273,14 @@ class ReadAhead:
             self.start = Start.after(span)
 
     def _cut_by_size(self) -> bool:
-        """Keep the next chunk of a plain file, for a child process to read from the file. It ends
-        with the first newline after as many bytes as the lines that it should have most likely
-        take. Return False if it must be cut by reading it: records may contain newlines, there are
-        directives, the density of lines is unknown, or the file ends soon or cannot be read.
+        """Find the end of the next chunk without reading the chunk: it is the first newline after a
+        number of bytes, estimated by the length of the lines in the latest chunk. Keep the chunk,
+        for a child process to read from the file, and return True.
+
+        Do nothing and return False if the chunk must be cut by reading it: no child can open the
+        file, records may contain newlines, there are directives, :meth:`_size_next` has set no
+        number of lines, or soon behind these bytes the file ends, has no newline, or cannot be
+        read.
         """
         content, start, last = self.opened.content, self.start, self._last
         file, reader = content.plain_file(), self.opened.reader
@@ -296,8 +309,16 @@ def _read_in_child(
     bucket: MinuteLabels,
     scope: bytes,
 ) -> ReadChunk | None:
-    """Read a chunk in a child process, and return the results of its lines. The first four
-    arguments are those of ``reader_of``; the others: see ``read_chunk``. ``cut`` is the chunk.
+    """Read a chunk in a child process, and return the results of its lines.
+
+    Args:
+        recipe, counter, scheme, head: the arguments of ``reader_of``, for the reader of the source.
+        cut: the chunk.
+        bucket, scope: see :func:`read_chunk`.
+
+    Raises:
+        WrongCut: the chunk is read from the file, and has too many lines or cannot be read.
+        UnknownZone: a time zone is unknown on this machine.
     """
     reader, start = _reader(recipe, counter, scheme, head), cut.start
     if cut.file is None:
@@ -313,7 +334,7 @@ def _read_in_child(
 
 
 def _up_to(last_line: int, pieces: Iterable[SpanPiece]) -> Iterator[SpanPiece]:
-    """Iterate over pieces. Raise WrongCut at a piece that begins after ``last_line``."""
+    """Iterate over ``pieces``. Raise WrongCut at a piece that begins after line ``last_line``."""
     for piece in pieces:
         if piece.line > last_line:
             raise WrongCut

@@ -37,12 +37,12 @@ class ChildTask:
         self._pipe = pipe
 
     def result(self, stop: Callable[[], bool]) -> Any:
-        """Wait for the result of the task, and return it; return None if ``stop`` returns true
-        before. Then the child may still be working.
+        """Wait for the result of the task, and return it. Return None if ``stop`` returns true
+        before the result is there: then the child may still be working.
 
         Raises:
-            BackfillError: the child process has ended.
-            Exception: the task has raised it.
+            BackfillError: the child process has ended before it sent a result.
+            Exception: the task has raised this exception.
         """
         try:
             while not self._pipe.poll(_POLL_S):
@@ -60,7 +60,8 @@ class ChildTask:
 
 
 class ReaderPool:
-    """The thread and the child processes that read the chunks of a run; a context manager.
+    """The thread and the child processes that read the chunks of a run. A context manager: at its
+    end, it waits for the thread and kills the child processes.
 
     Args:
         jobs: number of child processes that read big sources.
@@ -91,9 +92,10 @@ class ReaderPool:
             self._children = [_start_child() for _ in range(self.jobs)]
 
     def submit(self, task: Callable[[], object]) -> ChildTask:
-        """Give a task to the next child, and return a handle that gives its result. The task must
-        be picklable. Before this call, the result of this child's previous task must have been
-        taken.
+        """Give a task to the next child, in turn, and return a handle that gives its result. Start
+        the children if they are not running. The task must be picklable. The result of this child's
+        previous task must have been taken before. If the child was killed, only the handle raises
+        an error.
         """
         self.start()
         pipe, _ = self._children[self._turn % self.jobs]
@@ -103,7 +105,7 @@ class ReaderPool:
         return ChildTask(pipe)
 
     def end_processes(self) -> None:
-        """Kill the child processes. The next task starts new ones."""
+        """Kill the child processes. :meth:`submit` and :meth:`start` start new ones."""
         for pipe, process in self._children:
             pipe.close()
             process.kill()

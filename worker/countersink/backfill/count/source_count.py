@@ -56,13 +56,15 @@ CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
 
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
-    """Count the lines of a source that are not counted yet, and return the outcome. Every
-    BackfillError except RunEnded is caught: the report then says ``failed``, with the error as its
-    detail. If the run is stopping, it says what was counted until then; after TooManyRejects,
-    ``rejects_error`` is set.
+    """Count the lines of a source that are not counted yet, and return the outcome.
+
+    Every BackfillError except RunEnded is caught, and its message is the detail of the report.
+    After TooManyRejects, ``rejects_error`` is set, too, and the report does not say ``failed``.
+    After another error, the report says ``failed``, unless the run is stopping. Chunks that were
+    counted before the error stay counted, and are in the report.
 
     Args:
-        work: what all chunks of the run share.
+        work: the state that all chunks of the run share.
         source: the source to open.
         count: function that counts one chunk in a transaction (in a dry run: in memory).
 
@@ -112,8 +114,10 @@ class _SourceCount:
         run should stop. If the content turns out to be another source, find the source again.
 
         Raises:
-            BackfillError, StoreError: see :meth:`Sources.identify` and
+            BackfillError: the content cannot be read or must not be counted, or the run ends: see
+                :meth:`Sources.identify` and
                 :func:`countersink.backfill.count.transaction.count_chunk`.
+            StoreError: MySQL failed.
         """
         work, self._opened = self._work, opened
         while not work.stop():
@@ -128,8 +132,8 @@ class _SourceCount:
                 continue
 
     def _report_progress(self) -> None:
-        """Report the progress, and check that the run should go on. Called before each known chunk
-        that is compared with the content.
+        """Report the progress, and check that the run should go on. Called before each counted
+        chunk that is compared with the content.
 
         Raises:
             BackfillError: the run should stop.
@@ -140,7 +144,9 @@ class _SourceCount:
 
     def _read_on(self) -> None:
         """Count the lines of the source that follow its counted chunks, until its end, or until the
-        run should stop. Chunks that other processes count meanwhile are compared, not counted.
+        run should stop. Chunks that other processes count meanwhile are compared, not counted. Do
+        not count anything once the content is known as an older copy of the source. Add a notice if
+        the last line was left out, because it has no newline yet.
 
         Raises:
             SourceDiffers: the content may be another source.
@@ -159,9 +165,10 @@ class _SourceCount:
                 return
 
     def _count(self, ahead: ReadAhead, found: ReadChunk) -> bool:
-        """Count the chunk ``found``, and return True. Return False if it was not counted, because
-        the run should stop, or because another process has counted it, or changed settings by which
-        it was read: then reading begins again behind the counted chunks.
+        """Count the chunk ``found``, and return True. Return False if it was not counted, for two
+        reasons. Either the run should stop. Or another process has counted the chunk, or has
+        changed the source, settings or salts by which the chunk was read: then the caller reads
+        again, from the end of the counted chunks on.
         """
         work = self._work
         work.pace.wait()
@@ -190,9 +197,12 @@ class _SourceCount:
     def _start(self, source: Source) -> Start:
         """Return the beginning of the chunk that follows the counted chunks of ``source``.
 
+        If the last counted line had no newline when it was counted, and has one now, the chunk
+        begins with this newline, whose length is in ``newline`` of the result.
+
         Raises:
-            BackfillError: the chunk would begin within a line that was counted before its end was
-                written.
+            BackfillError: the chunk would begin within a line (with CSV: a record) that was counted
+                before its end was written.
         """
         start = Start(offset=source.read_to, line=source.lines_to + 1)
         before = self._work.link.run(self._work.sources.last, source.id)
@@ -221,12 +231,12 @@ class _SourceCount:
 
     def _verify(self, source: Source) -> None:
         """Compare the content with the chunks that other processes have counted since the last
-        comparison. If the content is an older copy of the source, which ends before these chunks,
+        comparison. If the content is an older copy of the source, which lacks some of these chunks,
         note that it has no more lines to count.
 
         Raises:
-            SourceDiffers: the content differs from these chunks, or ends within one of them, or
-                some of them were deleted meanwhile.
+            SourceDiffers: the content differs from these chunks, or ends within one of them and is
+                not known as an older copy, or some of them were deleted meanwhile.
         """
         work = self._work
         compared = work.link.run(
@@ -277,8 +287,8 @@ class _SourceCount:
 
 
 def _longer_line(source: Source, before: Chunk) -> str:
-    """Return the error for a source whose last line was counted before its end was written.
-    ``before`` is the chunk with this line.
+    """Return the text of the error for a source whose last line was counted before its end was
+    written. ``before`` is the chunk with this line.
     """
     advice = f"run `countersink backfills undo {before.run}`, then count the file again"
     return (

@@ -36,10 +36,10 @@ class Source:
         id: number of the source; 0 if it is not inserted yet.
         counter: name of the counter to which its lines belong.
         truth_of: number of the reconcile that read it; 0 if its lines are added to the totals.
-        name: name that distinguishes sources with the same content.
+        name: ``--source-name``, which distinguishes sources with the same content; '' for none.
         head: its first bytes, 4,096 at most; fewer if the file was shorter.
         recipe: the options by which its lines are read.
-        path: path of the file that was last read as this source.
+        path: path of the file that was last read as this source, older copies aside.
         read_to: number of uncompressed bytes in its chunks.
         lines_to: number of lines in its chunks.
         count_repeats: True if its lines count although another source has them, too.
@@ -88,8 +88,9 @@ class Comparison:
             is less than ``source.read_to`` if the content lacks chunks.
         last_digest: digest of this chunk; empty if there is none.
         verdict: ``same`` if the content contains all chunks; ``older`` if it ends earlier, where a
-            chunk ends, or within the source's head; ``short`` if it ends within a chunk, so that it
-            may be an older copy or another source; ``other`` if it differs.
+            chunk begins, or if the source's head begins with all of it; ``short`` if it ends
+            elsewhere within a chunk: it may be an older copy or another source; ``other`` if it
+            differs.
     """
 
     source: Source
@@ -122,9 +123,9 @@ class Sources:
     own sources and chunks in memory."""
 
     def candidates(self, session: Session, wanted: Source) -> list[Source]:
-        """Return the sources that may be the same as ``wanted``, those with the most bytes read
-        first. They have the same counter, ``truth_of`` and name, and their head matches: see
-        :func:`heads_match`."""
+        """Return the sources that may be the same as ``wanted``, with the greatest ``read_to``
+        first. They have the same counter, ``truth_of`` and name, and their head matches: one of the
+        two heads begins with the other."""
         head = wanted.head
         begins = head[:_INDEXED]
         shorter = [begins[:size] for size in range(len(begins))]
@@ -151,11 +152,11 @@ class Sources:
         return chunks.read_last(session, source)
 
     def read(self, session: Session, source: int, *, lock: bool = False) -> Source | None:
-        """Return the source whose number is ``source``, or None: see :func:`read`."""
+        """Return the source with this number, or None. ``lock`` locks its row: see :func:`read`."""
         return read(session, source, lock=lock)
 
     def lock_counter(self, session: Session, counter: str) -> None:
-        """Keep other processes from inserting sources of a counter: see :func:`lock_counter`."""
+        """Keep other processes from inserting sources of a counter until the transaction ends."""
         lock_counter(session, counter)
 
     def insert(self, session: Session, wanted: Source) -> int:
@@ -178,8 +179,8 @@ class Sources:
         save(session, source)
 
     def delete_chunks(self, session: Session, source: int) -> None:
-        """Delete the chunks and samples of a source, of which no line was counted. Totals are not
-        changed."""
+        """Delete the chunks and samples of a source; totals are not changed. The caller must have
+        checked that no line of the source was counted."""
         chunks.delete(session, source)
 
     def is_counted(self, session: Session, source: int) -> bool:
@@ -194,8 +195,8 @@ class Sources:
         wanted: Source,
         before_chunk: Callable[[], object],
     ) -> IdentifiedSource:
-        """Find the known source to which a file's content belongs, or insert a new source, and
-        return it; committed on return. Call it again after StoreError.
+        """Find the known source to which a file's content belongs, or insert a new source. Store
+        the recipe of ``wanted`` in its row, commit, and return it. Call it again after StoreError.
 
         Args:
             session: session outside a transaction.
@@ -220,9 +221,10 @@ class Sources:
     def _store(
         self, session: Session, wanted: Source, compared: list[Comparison]
     ) -> IdentifiedSource | None:
-        """Store recipe and path of the content's source, or insert a new one. Returns None if
-        nothing was done, because another process has changed the sources since ``compared``, the
-        comparisons with all candidates. Raises BackfillError if the content must not be counted."""
+        """Store recipe and path of the content's source, or insert a new one. ``compared`` has the
+        comparisons with all candidates. Returns None if nothing was done, because another process
+        has inserted, deleted or changed a source since. Raises BackfillError if the content must
+        not be counted."""
         held = min((one for one in compared if one.verdict != "other"), key=_rank, default=None)
         if held is not None and held.verdict == "short":
             raise BackfillError(_too_short(held.source.path))
@@ -254,13 +256,12 @@ class Sources:
             return IdentifiedSource(source.id, held.held_to, held.last_digest, ended)
 
     def _restarts(self, session: Session, source: Source, recipe: Recipe) -> bool:
-        """Return True if a source's recipe is not ``recipe`` and none of its lines was counted:
-        then it must be read from its beginning. Return False if ``recipe`` is the same, or differs
-        only by a later first day: then reading may continue after the counted chunks.
+        """Return whether a source must be read from its beginning again: its recipe is not
+        ``recipe``, and none of its lines was counted. If the recipe is the same, or if lines were
+        counted and ``recipe`` differs only by a later first day, return False.
 
         Raises:
-            BackfillError: the source has another recipe, and lines of it were counted.
-        """
+            BackfillError: lines were counted, and the recipes differ in another way."""
         if source.recipe == recipe:
             return False
         if not self.is_counted(session, source.id):
@@ -292,7 +293,7 @@ class Sources:
             session: session outside a transaction.
             content: the bytes of the file.
             source: the source.
-            head: head of the content.
+            head: head of the content, 4,096 bytes at most.
             held: end and digest of the last chunk that is known to be the same in the content. The
                 comparison begins after it. (0, b'') to compare all chunks.
             before_chunk: called before each chunk, to report progress or to raise an error.
@@ -318,13 +319,13 @@ class Sources:
 
 
 def _rank(one: Comparison) -> int:
-    """Return the rank of a candidate that does not differ from the content. The content belongs to
-    the candidate with the lowest rank. Candidates without chunks have the highest, 3."""
+    """Return the rank of a candidate whose verdict is not ``other``: 3 without chunks, else 0 for
+    ``same``, 1 for ``older``, 2 for ``short``. The candidate with the lowest rank is chosen."""
     return 3 if not one.source.read_to else ("same", "older", "short").index(one.verdict)
 
 
 def _too_short(path: str) -> str:
-    """Return the error for a content that is shorter than its source and ends within a chunk."""
+    """Return the error for a content that ends within a chunk of the source with this ``path``."""
     return (
         f"it is shorter than {path}, which begins with the same bytes: it may be an older copy of"
         " it. Give the newer copy; or, if this is another source, name it by --source-name"
@@ -371,9 +372,9 @@ def save(session: Session, source: Source) -> None:
 
 def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
     """Delete the last chunk of a source, which begins at ``start_at``, its journal (the cells that
-    it added) and its samples, in the caller's transaction, an undo that has locked the source.
-    Later runs read on from ``start_at``, whatever bytes the file has there by then. A source
-    without other chunks is deleted."""
+    it added) and its samples. Delete the source, too, if it has no other chunks. The caller is an
+    undo, in a transaction that has locked the source. Later runs read on from ``start_at``,
+    whatever bytes the file has there by then."""
     for table in "backfill_chunk", "backfill_journal", "backfill_sample":
         session.execute(
             f"DELETE FROM {table} WHERE source = %s AND start_at = %s", (source.id, start_at)
