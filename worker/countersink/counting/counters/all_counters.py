@@ -76,7 +76,7 @@ def check_better(better: str) -> Better:
     """Return ``better`` if it is valid.
 
     Raises:
-        ValueError: it is not valid.
+        ValueError: it is not ``up``, ``down`` or ``none``.
     """
     if better not in BETTER:
         raise ValueError(f"better {better!r}: use one of {', '.join(BETTER)}")
@@ -116,7 +116,7 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
 
 def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
     """Return the names in ``wanted`` whose counters were created or counted. The caller has checked
-    that the names are valid (SQL takes ``'c '`` for ``'c'``).
+    that the names are valid (SQL takes ``'c '`` for ``'c'``). Breakdowns' names are found, too.
     """
     known: set[str] = set()
     for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
@@ -169,11 +169,14 @@ def names_without_row(session: Session) -> list[str]:
 
 
 def delete_unused_rows(session: Session) -> None:
-    """Delete the rows of counters that were neither created nor counted, and that nobody may be
-    counting: no backfill of the counter is running, and no application was about to count it in the
-    last ten minutes. Such a row is left by an application that rolls back, by a backfill that
-    counts nothing, or by a deletion. Rows of breakdowns, of counters that ever had breakdowns, and
-    of tracked tables' counters stay; so do rows that other transactions keep locked.
+    """Delete rows of ``counter`` whose counters were neither created nor counted, and which no
+    backfill or application may be about to count: no backfill of the counter is running, and in the
+    last ten minutes no application was about to count it, and it was not deleted. Such a row is
+    left by an application that rolls back, by a backfill that counts nothing, or by a deletion.
+
+    Rows of breakdowns and of tracked tables' counters stay. So do rows of counters whose dimensions
+    or breakdowns were ever set. Up to 500 rows are deleted together; if other transactions keep
+    locks that this needs, all of these rows stay.
 
     The session is at REPEATABLE READ, outside a transaction.
     """
@@ -200,8 +203,8 @@ def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
 
 
 def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """Return the same as :func:`totals_of`, but read from the ledger, which has far fewer rows: one
-    for each counter and slot.
+    """Return the total of all time of each counter, by name; 0 for unknown counters. It is read
+    from the ledger, which has far fewer rows than ``counter_slot``: one for each counter and slot.
 
     Counters of tracked tables are not in the ledger, because triggers post nothing there. Their
     totals are added up from their rows in ``counter_slot``.
@@ -272,8 +275,8 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
 
 def is_posted(session: Session, name: str) -> bool:
     """Return whether the ledger has rows of a counter, including rows committed after the session's
-    snapshot was taken. If an open transaction has locked the first of these rows, or is inserting
-    it, wait for the end of that transaction.
+    snapshot was taken. If an open transaction has locked the first of these rows exclusively, or is
+    inserting it, wait for the end of that transaction.
     """
     posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
     return bool(session.query(posted, (name,)))
@@ -296,11 +299,16 @@ def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
 
 
 def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
-    """Raise an error if a counter is unknown: neither created nor used. Arguments are as for
-    :func:`is_used`.
+    """Raise an error if a counter is unknown: it was not created, and no table below has its rows.
+
+    Args:
+        session: in a transaction or not.
+        name: the counter's name. The name of a breakdown is invalid here.
+        more: names of tables with a column ``counter``, in which rows are looked for in addition to
+            the ledger and ``counter_slot``.
 
     Raises:
-        UnknownCounter: it was neither created nor ever counted, or its name is invalid.
+        UnknownCounter: the counter is unknown, or its name is invalid.
     """
     if is_name(name) and (
         session.query("SELECT 1 FROM counter WHERE name = %s AND created IS NOT NULL", (name,))

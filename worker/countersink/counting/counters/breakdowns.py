@@ -5,7 +5,8 @@ which a row is counted, and chooses the breakdowns that can answer a question. I
 declares and removes breakdowns.
 
 A breakdown is stored as a counter of its own with a reserved name, such as ``page_views#1``, which
-users cannot give. It has the settings of its counter, and is counted in the same transaction.
+users cannot give. It has most settings of its counter (:func:`copy_settings`), and is counted in
+the same transaction.
 :func:`countersink.runtime.dimensions.composite` makes its keys from the values.
 """
 
@@ -189,7 +190,7 @@ def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
             empty tuple.
 
     Raises:
-        TypeError, ValueError: a name is invalid or given twice, or there are too many.
+        TypeError, ValueError: a name is invalid or given twice, or there are more than 8.
     """
     if names == NONE:
         return ()
@@ -210,7 +211,8 @@ def check_breakdowns(
             blanks between them. The text ``none`` gives an empty tuple.
 
     Raises:
-        TypeError, ValueError: a declaration is invalid or given twice, or there are too many.
+        TypeError, ValueError: a declaration is invalid; or it is given twice, with its dimensions
+            in the same order; or there are more than 32.
     """
     if breakdowns == NONE or list(breakdowns) == [NONE]:
         return ()
@@ -263,7 +265,7 @@ def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, 
 
 
 def empty_key(counter: str) -> ValueError:
-    """Return the error to raise when somebody wants to delete the key ``''`` of a counter with
+    """Return the error that a caller raises instead of deleting the key ``''`` of a counter with
     breakdowns.
     """
     return ValueError(
@@ -291,7 +293,8 @@ def declare(
 ) -> None:
     """Set the dimensions and breakdowns of a counter that has a row in ``counter``. Existing
     breakdowns that are not in ``breakdowns`` are removed from the settings. The caller deletes
-    their rows, and increases the version of the catalog.
+    their rows, gives the counter's settings to new breakdowns (:func:`copy_settings`), and
+    increases the version of the catalog.
 
     Args:
         session: in a transaction during which nobody counts.
@@ -300,8 +303,9 @@ def declare(
         since: Unix minute from which on new breakdowns count events; 0 if they count all events.
 
     Raises:
-        ValueError: a breakdown has a dimension that is not declared, the counter's name is too long
-            for a counter with dimensions, or it has had too many breakdowns; roll back.
+        ValueError: a breakdown has a dimension that is not declared; or the counter has dimensions
+            and a name of more than 61 characters; or it would have had more than 99 breakdowns,
+            including removed ones. Roll back.
     """
     before = read_dimensioned(session, counter).get(counter, Dimensioned(counter, ()))
     stored = {each.dimensions: each for each in before.breakdowns}
@@ -360,8 +364,9 @@ _COPIED: Final = (
 
 def copy_settings(session: Session, counter: str) -> None:
     """Copy settings of a counter to its breakdowns: time zone, resolution (with the times of former
-    resolutions), steps of retention, cap and slots. The times up to which buckets are rolled up are
-    not copied: each breakdown has its own.
+    resolutions), steps of retention, the counter's own cap of keys, and the number of slots for
+    transactions of applications. The times up to which buckets are rolled up are not copied: each
+    breakdown has its own.
     """
     copied = ", ".join(f"part.{column} = base.{column}" for column in _COPIED.split(", "))
     session.execute(

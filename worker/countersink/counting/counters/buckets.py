@@ -110,7 +110,7 @@ def ends_at(time_zone: str, label: int) -> int:
 
 def label_date(label: int) -> date:
     """Return the local date of a day's label, or the first of the month of a month's label. Other
-    labels are not allowed: only a time zone tells their date.
+    labels are not allowed (this is not checked): only a time zone tells their date.
     """
     return _date(label // _DAY)
 
@@ -150,8 +150,8 @@ def _day_number(time_zone: str, instant: int) -> int:
 
 
 def _day_begins(time_zone: str, number: int) -> int:
-    """Return :func:`day_begins` of a day, given as days since 1970-01-01. The day may be after the
-    last one that ``date`` has.
+    """Return the Unix seconds at which a local day begins. The day is given as days since
+    1970-01-01, and may be after the last one that ``date`` has.
     """
     return number * _DAY if number > _LAST_NUMBER else day_begins(time_zone, _date(number))
 
@@ -178,7 +178,7 @@ _END: Final = (_LAST_NUMBER + 1) * _DAY
 
 
 def offset_at(time_zone: str, instant: int) -> int:
-    """Return the UTC offset (seconds) at an instant; 0 before ``FIRST_DAY``, after ``LAST_DAY``."""
+    """Return the UTC offset (seconds) at a Unix second; 0 outside ``FIRST_DAY`` to ``LAST_DAY``."""
     if not _FIRST <= instant < _END:
         return 0
     offset = datetime.fromtimestamp(instant, zone(time_zone)).utcoffset()
@@ -195,9 +195,9 @@ def widest(minutes: int) -> Resolution:
 
 @lru_cache(maxsize=65_536)
 def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
-    """Return the instants (Unix seconds) at which the local date becomes ``day`` or later. This is
-    almost always one instant. If clocks then go back over midnight, the instant at which they do so
-    is the second one, and the next change to ``day`` is the third.
+    """Return the instants (Unix seconds) at which the local date becomes ``day`` or later, almost
+    always one. If clocks then go back over midnight, there are three: the change to ``day``, the
+    change back to the day before, and the second change to ``day``.
     """
     begins = day_begins(time_zone, day)
     if offset_at(time_zone, begins - _AROUND) == offset_at(time_zone, begins + _AROUND):
@@ -224,9 +224,9 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
     """Return the intervals (begin, end) in which the local date is from ``start`` to ``end``, both
     included. Begin and end are in Unix seconds, and the end itself is not in the interval.
 
-    ``start`` may be an aware time at which the range begins, ``end`` one before which it ends. None
-    means that this side has no limit, also in the result. There are several intervals where clocks
-    repeat a date.
+    ``start`` may be an aware time at which the range begins, and ``end`` an aware time before which
+    it ends. None means that this side has no limit, also in the result. There may be two intervals
+    or more where clocks repeat a date.
     """
     after_start: list[int | None] = [None, None]
     before_end: list[int | None] = [None, None]
@@ -246,13 +246,13 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
 
 def edges(time_zone: str, edge: date) -> tuple[int, ...]:
     """Return the instants (Unix seconds) of an edge of a range: of an aware time only this time, of
-    a day all instants of :func:`date_changes`.
+    a day those of :func:`date_changes` (almost always one: its begin).
     """
     return (unix(edge),) if isinstance(edge, datetime) else date_changes(time_zone, edge)
 
 
 def unix(moment: datetime) -> int:
-    """Return the Unix seconds of an aware time."""
+    """Return the Unix seconds of an aware time, rounded down."""
     return (moment - _ZERO) // timedelta(seconds=1)
 
 
@@ -293,16 +293,16 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
 
 
 def hour_at(time_zone: str, instant: int, width: int) -> tuple[int, int]:
-    """Return (begin, UTC offset), in seconds, of the local hour in which an instant is; with a
-    ``width`` other than 3600 (seconds), such as 60, of the local minute or the like.
+    """Return (begin, UTC offset), in seconds, of the local hour in which an instant (Unix seconds)
+    is. ``width`` is its length, 3600 seconds; with 60, the result is of the local minute.
     """
     offset = offset_at(time_zone, instant)
     return (instant + offset) // width * width - offset, offset
 
 
 def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield the local hours from ``begin`` to before ``end`` (Unix seconds), in order, each as
-    :func:`hour_at` returns it for this ``width``. The first one contains ``begin``.
+    """Yield (begin, UTC offset), in seconds, of each local hour from ``begin`` to before ``end``
+    (Unix seconds), in order. The first contains ``begin``. ``width``: 3600, or 60 for minutes.
 
     An hour that clocks repeat is yielded twice, with two offsets. An hour that they skip is left
     out. If clocks change within an hour, it is yielded once for each of its two offsets.
@@ -362,7 +362,7 @@ def require_length(
         noun: what a row is for, in the plural, such as ``days``.
         first, last: begin and end of the series, for the message.
         most: maximum number of rows.
-        whole_days: number of days of a range that is surely short enough; the error has it, too.
+        whole_days: number of whole days that surely have few enough rows; stored in the error.
 
     Raises:
         SeriesTooLong: the series has more than ``most`` rows.
@@ -393,8 +393,8 @@ def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
 
 
 def _change(time_zone: str, low: int, before: int) -> int:
-    """Return the first Unix second from ``low`` on whose UTC offset is not ``before``. The offset
-    changes once between ``low`` and ``low + _STEP``.
+    """Return the first Unix second from ``low`` on at which the UTC offset (seconds) is not
+    ``before``. The offset changes once between ``low`` and ``low + _STEP``.
     """
     step = range(low, low + _STEP)
     return low + bisect_left(step, True, key=lambda at: offset_at(time_zone, at) != before)

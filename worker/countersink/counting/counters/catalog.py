@@ -53,9 +53,9 @@ class Scheme:
         rolled: for each width, the time (Unix seconds) before which finer buckets are rolled up to
             this width, or are about to be.
 
-    Methods raise UnknownZone if they need the time zone and this machine does not know it (others
-    do not check it, so that one unknown zone does not affect all counters), and LookupError for a
-    label with an unknown width.
+    Methods raise UnknownZone if they need the time zone and this machine does not know it. (Where
+    they do not need it, they do not check it, so that one unknown zone does not affect all
+    counters.) They raise LookupError for a label with an unknown width.
     """
 
     counter: str = field(default="", compare=False, repr=False)
@@ -164,9 +164,9 @@ keys."""
 
 
 class KeyMemory:
-    """Remembers keys that exist, by counter and day, so that caps need no look-up of them. It has
-    room for :data:`MOST_REMEMBERED` keys. When it is full it forgets all of them, and they are
-    looked up again.
+    """Memory of keys that exist, by counter and day, so that a check of a cap need not look them up
+    in MySQL. It has room for :data:`MOST_REMEMBERED` keys. If further ones do not fit, it forgets
+    all keys, and they are looked up again.
     """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
@@ -208,13 +208,12 @@ class SaltPeriod:
 
 @dataclass(eq=False, repr=False)
 class Catalog:
-    """The settings of all counters, read at one time. It also remembers results of later look-ups
-    (``known``, ``made`` and ``salts``).
+    """What a worker needs to know of all counters, read at one time. It also remembers results of
+    later look-ups (``known``, ``made`` and ``salts``).
 
     Attributes:
         version: version of the catalog; it grows with every change.
-        strict: True in strict mode: rows of counters that were neither created nor counted are
-            refused.
+        strict: whether rows of counters that were neither created nor counted are refused.
         tracked: names of the counters of tracked tables.
         marked_before: the latest ``sent_before`` of all marks (Unix ms). Marks do not affect
             entries accepted at this time or later. It is 0 if there are no marks.
@@ -267,13 +266,13 @@ class Catalog:
         counted. (A label is a bucket's start and width in one integer.)
 
         Raises:
-            UnknownZone: this machine does not know the counter's time zone.
+            UnknownZone: the bucket is a day, and this machine does not know the time zone.
         """
         return self.scheme(counter).label(minute)
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
-        """Return whether a breakdown counts all events of a bucket of its counter. Otherwise it
-        counts none, as it begins at a local midnight; only of a month it may count a part.
+        """Return whether a breakdown counts all events of its counter's bucket with this label. If
+        not, it counts none of them, as it begins at a local midnight; of a month, maybe some.
         """
         return not breakdown.since or self.scheme(counter).starts_at(label) >= breakdown.since * 60
 
@@ -283,7 +282,7 @@ class Catalog:
         dimensions has the key ``""`` in the cell of the counter.
 
         Raises:
-            UnknownZone: as for :meth:`bucket`.
+            UnknownZone: the bucket is a day, and this machine does not know the time zone.
         """
         yield counter, self.bucket(counter, minute), key if isinstance(key, str) else ""
         dimensioned = self.dimensioned.get(counter)
@@ -295,7 +294,7 @@ class Catalog:
         """Return the day on which the bucket with this label begins, in the counter's time zone.
 
         Raises:
-            UnknownZone: as for :meth:`bucket`.
+            UnknownZone: the bucket is shorter than a day, and this machine does not know the zone.
             LookupError: the label has an unknown width.
             ValueError, OverflowError: there is no such day.
         """
@@ -307,10 +306,10 @@ class Catalog:
         Args:
             counter: the counter's name.
             minute: Unix minute of the event.
-            accepted: the result of the function :func:`accepted` for the event's entry.
+            accepted: time (Unix ms) before which the event's entry was accepted (:func:`accepted`).
 
         Raises:
-            UnknownZone: as for :meth:`bucket`.
+            UnknownZone: the counter has marks, and this machine does not know its time zone.
         """
         days = self._marks.get(counter)
         if days is None:
@@ -367,12 +366,12 @@ SCHEME_COLUMNS: Final = ", ".join(
 def read_schemes(
     session: Session, counters: Sequence[str] | None = None, lock: str = ""
 ) -> dict[str, Scheme]:
-    """Return the schemes, by name, of all counters that have a row in ``counter``.
+    """Return the schemes, by name, of counters that have a row in ``counter``.
 
     Args:
         session: in a transaction or not.
         counters: read only the counters with these names; None reads all.
-        lock: SQL such as `` LOCK IN SHARE MODE``: no scheme changes until the transaction ends.
+        lock: SQL such as `` LOCK IN SHARE MODE`` that locks the rows; empty for no lock.
     """
     where, args = "", tuple[str, ...]()
     if counters is not None:
@@ -386,8 +385,8 @@ def read_schemes(
 
 
 def load_scheme(session: Session, counter: str, lock: str = "") -> Scheme:
-    """Return the scheme of one counter; the default scheme if the counter has no row in
-    ``counter``. ``lock`` is as for :func:`read_schemes`.
+    """Return the scheme of one counter; the default scheme if it has no row in ``counter``.
+    ``lock`` is SQL such as `` LOCK IN SHARE MODE`` that locks the row; empty for no lock.
     """
     found = read_schemes(session, [counter], lock).get(counter)
     return found or default_scheme(counter, read_control(session, lock="").defaults)
@@ -399,8 +398,8 @@ def default_scheme(counter: str, defaults: CounterDefaults) -> Scheme:
 
 
 def scheme_of(counter: str, columns: Sequence[Any]) -> Scheme:
-    """Return the scheme of a counter, given the values of :data:`SCHEME_COLUMNS`, or the first two
-    of them. An invalid resolution is taken as ``day``.
+    """Return the scheme of a counter, given the values of :data:`SCHEME_COLUMNS`, or only the first
+    two (time zone and resolution). An invalid resolution is taken as ``day``.
     """
     time_zone, resolution, *times = columns
     return Scheme(
@@ -504,8 +503,8 @@ def mark_days(
 
 
 def unmark_days(session: Session, counter: str, run: int) -> int:
-    """Delete the marks of a run, and return their number. The caller's transaction is as for
-    :func:`mark_days`.
+    """Delete the marks of a run on a counter's days, and return their number. The caller's
+    transaction holds the exclusive lock on the control row, and increases the catalog's version.
     """
     return session.execute(
         "DELETE FROM reconciled_day WHERE counter = %s AND run = %s", (counter, run)
@@ -518,10 +517,11 @@ settings for a while, and clocks may be ahead."""
 
 
 def next_midnight(session: Session, name: str, now_ms: int) -> int:
-    """Return the Unix minute at which a new breakdown can begin. This is the first midnight, in the
-    counter's time zone, that is at least ten minutes ahead and after all buckets in which the key
-    ``""`` (of all events with dimensions) has counts. So the breakdown has whole days. Waits for
-    open transactions of applications that count such events of tomorrow or later.
+    """Return the Unix minute at which a new breakdown of the counter ``name`` can begin. This is
+    the first midnight, in the counter's time zone, that is at least ten minutes after ``now_ms``
+    (Unix ms) and not before the end of any bucket in which the key ``""`` (of all events with
+    dimensions) has counts. So the breakdown has whole days. Waits for open transactions of
+    applications that count such events of tomorrow or later.
 
     Raises:
         ValueError: such a bucket begins more than a day ahead; the message names the bucket.

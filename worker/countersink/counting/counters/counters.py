@@ -105,10 +105,11 @@ class Counters:
                 ``[]``, allows none.
             breakdowns: each combination of dimensions for which totals are kept, as
                 ``"page,country"`` or as a sequence of names. A new breakdown counts events from its
-                ``since`` on: the counter's first midnight that is at least ten minutes ahead and
-                after all buckets in which the key ``""`` (of all events with dimensions) has
-                counts. If the counter was never counted, the breakdown counts all events. An
-                existing breakdown that is not in the list is deleted with its counts.
+                ``since`` on: the first midnight in the counter's time zone that is at least ten
+                minutes ahead and after all buckets in which the key ``""`` (of all events with
+                dimensions) has counts. If the counter was never counted, and no application or
+                backfill may be counting it now, the breakdown counts all events. An existing
+                breakdown that is not in the list is deleted with its counts.
             salt_days: count different members (such as visitors), hashed with a salt that is
                 renewed after this number of days (of the counter's time zone), 1 to 366. With 0 the
                 salt is never renewed. By default, different members are not counted; once this is
@@ -174,8 +175,8 @@ class Counters:
             UnknownCounter: there is no such counter. (If only the key is missing, 0 rows are
                 deleted.)
             TrackedCounter: the counter belongs to a tracked table.
-            ValueError: the key is ``""``, and the counter has breakdowns, which would keep its
-                events.
+            ValueError: the key is ``""``, and the counter has breakdowns, which would keep the
+                events of this key.
         """
 
         with self._connect() as session:
@@ -191,7 +192,7 @@ class Counters:
             return deletion.delete_key(session, name, key)
 
     def defaults(self) -> CounterDefaults:
-        """Return the default settings of counters."""
+        """Return the default settings: time zone, resolution and steps of retention."""
         return self._pool.read(lambda session: read_control(session, lock="").defaults)
 
     def set_defaults(
@@ -204,8 +205,15 @@ class Counters:
         """Change the default settings, which a counter gets when it is created or counted for the
         first time. Counters that exist keep their settings. A counter that was deleted, or that an
         application was about to count, keeps its settings if this was less than ten minutes ago.
-        Arguments are as for :meth:`set`; defaults that are not given stay as they are. In a new
-        installation the defaults are ``UTC``, ``day`` and ``forever``.
+        Defaults that are not given stay as they are. In a new installation the defaults are
+        ``UTC``, ``day`` and ``forever``.
+
+        Args:
+            time_zone: IANA name of the zone in which a counter's days begin at midnight.
+            resolution: width of the buckets in which events are counted: ``day``, ``hour``,
+                ``quarter`` (of an hour) or ``minute``.
+            keep: how long buckets of each width are kept before they are rolled up to wider ones,
+                such as ``minute=2d,hour=90d``; ``forever`` for no roll-up.
 
         Returns:
             The new default settings.
@@ -268,10 +276,11 @@ class Counters:
         return self._pool.read(lambda session: read_control(session, lock="").max_keys)
 
     def set_max_keys(self, max_keys: int | None) -> None:
-        """Set the default cap of keys per day. It also applies to days that have keys already.
+        """Set the default cap of keys per day, of each counter without its own cap. It also applies
+        to days that have keys already.
 
         Args:
-            max_keys: maximum number of keys; None removes the cap.
+            max_keys: maximum number of keys; None removes the default cap.
 
         Raises:
             ValueError: ``max_keys`` is not a number from 1 to 100,000,000.
@@ -288,7 +297,8 @@ class Counters:
 
     def _exclusively(self, work: Callable[[Session, Control], Result]) -> Result:
         """Run ``work`` in a transaction during which no worker counts, and return its result.
-        ``work`` gets the session and the values of the control row.
+        ``work`` gets the session and the values of the control row. After a conflict with another
+        transaction it is run again.
 
         Raises:
             Conflict: other transactions held the needed locks at each attempt.

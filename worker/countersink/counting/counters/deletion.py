@@ -75,15 +75,17 @@ Result = TypeVar("Result")
 
 
 class _NotFinished(Exception):
-    """A counter cannot be deleted because others change it at the same time. The message says what
-    to do; :meth:`_Deletion.finish` raises a Conflict with this message instead.
+    """A counter cannot be deleted because others count it too fast, or have given it breakdowns.
+    The message says what to do; :meth:`_Deletion.finish` raises a Conflict with this message
+    instead.
     """
 
 
 @dataclass(slots=True)
 class _Deletion:
     """One deletion of a counter or a key. ``size`` is the number of rows that the next transaction
-    deletes; ``reached`` and ``pause`` are as for :func:`delete_key`.
+    deletes. ``reached`` is called before each COMMIT of a deletion, for tests. ``pause`` sleeps for
+    the given seconds while other transactions hold rows.
     """
 
     session: Session
@@ -125,12 +127,14 @@ class _Deletion:
         return deleted
 
     def finish(self) -> Deleted:
-        """Delete the rows that are left, and the counter itself, in one transaction, and return
-        what was deleted. Nobody can count meanwhile.
+        """Delete the rows that are left, and the counter's ledger, settings, notes and the like, in
+        one transaction. Return what was deleted in ``counter_slot``. Nobody can count meanwhile.
+        The row in ``counter`` is reset, but keeps time zone and resolution. Only a breakdown's row
+        is deleted, in the breakdown's second deletion (see :func:`delete_counter`).
 
         Raises:
-            Conflict: others hold rows, count the counter faster than it can be deleted, or have
-                given it breakdowns.
+            Conflict: others hold rows, or more than :data:`MOST` rows are left, or the counter has
+                breakdowns.
             TrackedCounter: the counter belongs to a tracked table.
         """
         try:
@@ -181,8 +185,8 @@ class _Deletion:
 
     def transact(self, delete: Callable[[int], Result]) -> Result:
         """Run ``delete`` in a transaction, and return its result. After a conflict with another
-        transaction, run it again. Its argument is the number of rows to delete: 1 after a conflict,
-        and four times as many after each success, up to :data:`ROWS`.
+        transaction, run it again. The argument of ``delete`` is the number of rows to delete: 1
+        after a conflict, and four times as many after each success, up to :data:`ROWS`.
 
         Raises:
             Conflict: other transactions held rows at each of :data:`ATTEMPTS` attempts.
@@ -210,12 +214,14 @@ def delete_key(
 ) -> Deleted:
     """Delete one key of a counter, with its sketches, in all buckets of the counter. Return the
     number of deleted rows and the sum of their amounts; both are 0 if the counter has no such key.
+    Breakdowns of the counter stay as they are.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
         counter: the counter's name.
         key: the key.
-        reached: called before each COMMIT of a deletion; tests kill the process there.
+        reached: called with the text ``before_commit`` before each COMMIT of a deletion; tests kill
+            the process there.
         pause: sleeps for the given seconds while other transactions hold rows.
 
     Raises:
@@ -252,14 +258,21 @@ def delete_counter(
     """Delete a counter: its rows and sketches, ledger, settings, notes, share links, salts, marks
     of reconciled days, and the records of its backfills. The list of the backfills' runs stays. So
     do the counter's time zone and resolution, by which applications may still count for a while.
+    Return the number of rows that were deleted in ``counter_slot``, and the sum of their amounts.
 
     If the counter is a breakdown, a second deletion, ten minutes later or more, deletes its last
-    row in the table ``counter``: see :func:`removed_breakdowns`. Arguments and result are as for
-    :func:`delete_key`.
+    row in the table ``counter``: see :func:`removed_breakdowns`.
+
+    Args:
+        session: at REPEATABLE READ, outside a transaction.
+        counter: the counter's name.
+        reached: called with the text ``before_commit`` before each COMMIT, for tests.
+        pause: sleeps for the given seconds while other transactions hold rows.
 
     Raises:
-        Conflict: as for :func:`delete_key`; or others count the counter faster than it can be
-            deleted; or the counter has breakdowns, which must be deleted before.
+        Conflict: other transactions held rows at each attempt; or others count the counter faster
+            than it can be deleted; or the counter has breakdowns, which must be deleted before.
+            Rows deleted so far stay deleted.
         TrackedCounter: the counter belongs to a tracked table.
     """
     deletion = _Deletion(session, counter, reached, pause, ROWS)

@@ -162,8 +162,9 @@ _OF_CHUNKS: Final = ("backfill_journal", "backfill_chunk", "backfill_sample")
 
 
 def end_runs(session: Session, counter: str) -> None:
-    """End all runs of the counter's backfills, so that they commit nothing more, and drop the
-    rejected lines that they have stored. Runs that were undone stay as they are.
+    """Set the state of all runs of the counter's backfills to ``deleted``, also of finished ones,
+    so that they commit nothing more, and drop the rejected lines that they have stored. Runs that
+    were undone stay as they are.
     """
     session.execute(
         "UPDATE backfill_run SET state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"

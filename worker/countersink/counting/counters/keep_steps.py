@@ -73,8 +73,8 @@ def stored(text: str | None) -> Steps:
 
 
 def by_width(steps: Steps) -> dict[str, str]:
-    """Return the time for which each width is kept, as text, for JSON: ``{"minute": "2d"}``. It is
-    empty if there are no steps.
+    """Return the time for which buckets of each step's width are kept, as text, for JSON:
+    ``{"minute": "2d"}``. It is empty if there are no steps.
     """
     return {width: _age(age) for width, age in steps}
 
@@ -101,10 +101,11 @@ def targets(steps: Steps) -> dict[Width, int]:
 
 
 def due(scheme: Scheme, steps: Steps, now: int) -> dict[Width, int]:
-    """Return, for each width, the Unix seconds before which finer buckets are due to be rolled up
-    to buckets of this width; retention stores these times, then rolls up. Each is the start of a
-    bucket of this width, so that no bucket is rolled up in part. A width is left out if buckets are
-    rolled up that far already, or if it is not wider than the counter's finest buckets.
+    """Return, for each width to which the steps roll up, the Unix seconds before which finer
+    buckets are due to be rolled up to it; retention stores these times, then rolls up. Each is the
+    start of a bucket of this width, so that no bucket is rolled up in part. A width is left out if
+    finer buckets are rolled up that far already, or are about to be. It is also left out if it is
+    not wider than the counter's finest buckets.
 
     Args:
         scheme: the counter's scheme.
@@ -112,7 +113,7 @@ def due(scheme: Scheme, steps: Steps, now: int) -> dict[Width, int]:
         now: current time in Unix minutes.
 
     Raises:
-        UnknownZone: this machine does not know the counter's time zone.
+        UnknownZone: this machine does not know the counter's time zone, which days and months need.
     """
     found: dict[Width, int] = {}
     for width, age in targets(steps).items():

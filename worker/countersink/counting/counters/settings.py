@@ -53,8 +53,7 @@ class Counter:
         made: True if it was created by ``Counters.set``; False if it was only counted.
         dimensions: names of the dimensions that increments may have.
         breakdowns: its breakdowns, in the order in which they were declared.
-        salt_days: days for which a salt of its members lasts; 0 for ever. None if different members
-            are not counted.
+        salt_days: days for which a salt lasts (0 for ever); None if it does not count members.
         better: whether a rise is good, bad or neither.
     """
 
@@ -76,7 +75,7 @@ class Counter:
 
 def read(session: Session, name: str | None = None) -> list[Counter]:
     """Return all counters that were created or counted, in the order of names, with their settings.
-    With ``name``, return only this counter; if it does not exist, with the default settings.
+    With ``name``, return only this counter; with the default settings if ``counter`` has no row.
     """
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
     minute = int(now_ms) // 60_000
@@ -178,8 +177,8 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
     """Update cap, slots, steps and ``better`` in the counter's row; the counter is created by this.
-    If it gets a cap and had none of its own, reset the stored numbers of keys of its days: each
-    day's keys are counted anew before the day gets another key.
+    If it gets a cap and had none of its own, reset the stored numbers of keys of its days and those
+    of its breakdowns: a day's keys are counted anew before the day gets another key.
     """
     name = wanted.name
     ((before, slots, keep, better),) = session.query(
@@ -199,8 +198,9 @@ def _set_options(session: Session, wanted: SettingsChange) -> None:
 
 
 def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
-    """Set the counter's time zone and resolution. If the counter may have been counted, store the
-    end of the last bucket of the former resolution. ``now_ms`` is the server's clock in Unix ms.
+    """Set the counter's time zone and resolution. If the resolution changes, and the counter may
+    have been counted, store the end of the last bucket of the former resolution. ``now_ms`` is the
+    server's clock in Unix ms.
 
     Raises:
         ValueError: the change is not allowed.
@@ -278,7 +278,7 @@ def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
 
 
 def _check_steps(session: Session, name: str, now_ms: int) -> None:
-    """Raise an error if the counter cannot follow its steps: see :func:`check_steps`."""
+    """Raise ValueError if the counter cannot follow its keep steps: see :func:`check_steps`."""
     ((text, days),) = session.query(
         "SELECT keep_steps, salt_days FROM counter WHERE name = %s", (name,)
     )
@@ -291,12 +291,12 @@ def check_steps(scheme: Scheme, steps: Steps, days: int | None, now_ms: int) -> 
     Args:
         scheme: the counter's scheme.
         steps: the steps.
-        days: days for which a salt of its members lasts; None if it does not count members.
+        days: days for which a salt lasts (0 for ever); None if the counter does not count members.
         now_ms: time of the server's clock in Unix ms.
 
     Raises:
-        ValueError: the counter has no buckets of the first step's width; or hours do not fit its
-            time zone; or a month would unite members (such as visitors) hashed with several salts.
+        ValueError: a step is finer than the counter's finest buckets; or hours do not fit its time
+            zone; or a month would unite members (such as visitors) hashed with several salts.
     """
     name, finest = scheme.counter, scheme.widths[0]
     fitting = tuple(step for step in steps if NUMBER[step[0]] >= NUMBER[finest])
@@ -333,7 +333,7 @@ def check_name(counter: str) -> str:
 
     Raises:
         TypeError: it is not a ``str``.
-        ValueError: it is not a valid name.
+        ValueError: it is not 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
     """
     if not isinstance(counter, str):
         raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
@@ -348,7 +348,7 @@ def check_resolution(resolution: str) -> Resolution:
     """Return ``resolution`` if it is valid.
 
     Raises:
-        ValueError: it is not valid.
+        ValueError: it is not ``day``, ``hour``, ``quarter`` or ``minute``.
     """
     if resolution not in buckets.RESOLUTIONS:
         raise ValueError(f"resolution {resolution!r}: use one of {', '.join(buckets.RESOLUTIONS)}")
