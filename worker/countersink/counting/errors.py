@@ -37,8 +37,9 @@ class RefusedMembers(StoreError):
     these rows.
 
     Attributes:
-        refused: the refused rows, each with the reason. If a function that writes cells raises the
-            error, it has the refused cells instead.
+        refused: the refused rows (in a backfill, bucket's label and key of the lines), each with
+            the reason. If a function that writes cells raises the error, it has the refused cells
+            instead.
     """
 
     def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:

@@ -50,12 +50,13 @@ class Difference:
     """A problem of a counter, with two sums that should be equal.
 
     Attributes:
-        counter: the counter's name.
-        problem: ``sum``: tables and ledger differ. ``checksum``: their sums agree, but keys,
-            buckets or amounts were exchanged. ``no_ledger``: there are rows, but nothing in the
-            ledger. ``backfill``: the records of its backfills do not agree with the ledger, or do
-            not cover all that was read of their sources. ``breakdown``: on some days, a breakdown's
-            sum differs from that of the counter's key ``""`` (all events with dimensions).
+        counter: the counter's name; for ``breakdown``, of the counter that has the breakdown.
+        problem: ``sum``: the sum of the counter's rows differs from the ledger. ``checksum``: the
+            sums agree, but keys, buckets or amounts were exchanged. ``no_ledger``: there are rows,
+            but nothing in the ledger. ``backfill``: the records of its backfills do not agree with
+            the ledger, or do not cover all that was read of their sources. ``breakdown``: on some
+            days, a breakdown's sum differs from that of the counter's key ``""`` (all events with
+            dimensions).
             ``sketch``: sketches are damaged, missing, or have no row.
         in_tables: sum of the counter's rows. For ``backfill`` it is the sum of the records of its
             backfills, for ``breakdown`` the breakdown's sum of the days that differ, for ``sketch``
@@ -160,7 +161,8 @@ class BucketSums:
         self.add(counter, label, amount, amount * key_weight(key))
 
     def postings(self) -> dict[str, Posting]:
-        """Return one posting for each counter that was added, even if its sums are 0."""
+        """Return one posting for each counter that was added, by name, even if its sums are 0.
+        Raise OverflowError if a bucket is after the year 9999."""
         found: dict[str, Posting] = {}
         for (counter, label), (amount, key_sum) in self._sums.items():
             posting = Posting.of(label, amount, key_sum)

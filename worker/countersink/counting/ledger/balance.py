@@ -54,8 +54,8 @@ def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
 def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
     """Return the last name in the next part of the counters. Counters are compared part by part, in
     the order of names. A part ends with the counter that brings it to ``rows`` rows, in
-    ``counter_slot`` or in the ledger, whichever is first. Return None if the part has all counters
-    that are left.
+    ``counter_slot`` or in the ledger, whichever is first. Return None if each table has fewer
+    than ``rows`` rows left: then the part has all counters that are left.
 
     Args:
         session: in a transaction or not.
@@ -111,9 +111,10 @@ breakdown's name."""
 
 
 def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
-    """Yield amounts that a chunk of a backfill has added, so that an undo can subtract them: those
-    in one row of ``backfill_journal``, whose compressed bytes are ``piece``. (A chunk may have
-    several rows there.)
+    """Yield amounts that a chunk of a backfill has added, so that an undo can subtract them, as
+    (bucket's label, key, amount). An entry for a breakdown also has the breakdown's name. These are
+    the entries of one row of ``backfill_journal``, whose compressed bytes are ``piece``. (A chunk
+    may have several rows there.)
 
     Raises:
         ValueError, TypeError, zlib.error, RecursionError: the bytes are damaged.

@@ -89,8 +89,9 @@ class Totals:
 
     Totals include buckets that retention has rolled up. RolledUp is raised for a range that begins
     or ends within a month whose days are rolled up. It is also raised for a series of days, weeks,
-    hours or minutes of which some are rolled up to wider buckets. Its ``rolled_up_to`` is the first
-    day from which on nothing that was asked for is rolled up.
+    hours or minutes of which some are rolled up to wider buckets (by :meth:`ask` only if the query
+    is ``strict``). The error's ``rolled_up_to`` is the first day from which on nothing that was
+    asked for is rolled up.
 
     :meth:`ask` may return a partial answer, and tells where it is partial. The other methods return
     plain values, and raise an error instead of a partial answer. Questions by dimensions
@@ -103,8 +104,9 @@ class Totals:
     Every method raises UnknownCounter for a counter that was neither created nor ever counted,
     except :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`. Every method raises ValueError
     for a range that ends before it begins and for an unknown time zone, and the errors of
-    :mod:`countersink.database.errors`. :class:`countersink.counting.totals.snapshot.Snapshot`
-    answers several questions from one snapshot.
+    :mod:`countersink.database.errors`. (Without a range, :meth:`counters` does not check the time
+    zone.) :class:`countersink.counting.totals.snapshot.Snapshot` answers several questions from one
+    snapshot.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -158,7 +160,7 @@ class Totals:
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """Return (begin of the hour, total) for each hour in order, 0 for hours without counts.
         Without a start, the first row is the first hour that has counts. Without an end, the last
-        row is the last hour that has counts.
+        row is the last hour that has counts. As in :meth:`daily`, the list may be empty.
 
         The begin is an aware datetime with the zone's UTC offset at that time. An hour that clocks
         repeat is returned twice.
@@ -181,7 +183,7 @@ class Totals:
         """Return (first day of the month, total) for each month in order, 0 for months without
         counts. Of the first and the last month, only the days in the range are added up. Without a
         start, the first row is the first month that has counts. Without an end, the last row is the
-        last month that has counts.
+        last month that has counts. As in :meth:`daily`, the list may be empty.
 
         Raises:
             SeriesTooLong: there would be more than 3,600 months.
@@ -208,8 +210,9 @@ class Totals:
         self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
         """Return (key, total) of every matching key that has rows in the range, even if the total
-        is 0. If ``match`` has ``keys`` and no ``prefix``, those of its keys that have no rows are
-        returned as well, with 0. The largest total is first; equal totals are in the order of keys.
+        is 0. If ``match`` has ``keys`` and no ``prefix``, those of ``keys`` that match and have
+        no rows are returned as well, with 0. The largest total is first; equal totals are in the
+        order of keys.
         """
         return self._rows(selection_of(counter, match=match, **days), "key")
 
@@ -254,7 +257,7 @@ class Totals:
         """Return the number of different members (visitors, say) that ``Producer.seen`` has
         counted. Arguments are as for :meth:`total`. A member that was seen in several keys or
         buckets is counted once. The number is exact if no stored sketch has more than 256 members,
-        and all together have at most 100,000. Otherwise it is an estimate with bounds.
+        and there are at most 100,000 different members. Otherwise it is an estimate with bounds.
 
         Raises:
             NotUnique: the counter does not count different members, or those of this range were
@@ -273,7 +276,8 @@ class Totals:
         order. ``unit`` says which: ``day``, ``week``, ``hour``, ``minute`` or ``month``. The begin
         is the day or time that :meth:`daily`, :meth:`weekly`, :meth:`hourly`, :meth:`minutely` or
         :meth:`monthly` returns; a day (or other unit) without members has the number 0. Errors are
-        as for these methods and :meth:`unique`.
+        as for these methods and :meth:`unique`, but several salts are an error only within the
+        same day (or other unit).
         """
         rows = self._rows(selection_of(counter, **asked), unit, unique=True)
         return [(place, Visitors(*found)) for place, *found in rows]
@@ -283,7 +287,8 @@ class Totals:
     ) -> list[tuple[str, Visitors]]:
         """Return (key, number of different members) of the matching keys that have members, the
         largest number first; equal numbers are in the order of keys. With ``n``, only the first
-        ``n`` are returned. Errors are as for :meth:`unique`.
+        ``n`` are returned. Errors are as for :meth:`unique`, but several salts are an error only
+        within the same key.
         """
         rows = self._rows(selection_of(counter, match=match, **days), "key", unique=True, top=n)
         return [(key, Visitors(*found)) for key, *found in rows]
@@ -299,7 +304,8 @@ class Totals:
     ) -> list[tuple[tuple[str, ...], Visitors]]:
         """Return (values of the dimensions, number of different members) of each combination of
         values that has members, the largest number first; equal numbers are in the order of the
-        values. Arguments are as for :meth:`by`, errors as for :meth:`by` and :meth:`unique`.
+        values. Arguments are as for :meth:`by`, errors as for :meth:`by` and :meth:`unique`. But
+        several salts are an error only within the same combination.
         """
         wanted, by = selection_of(counter, where=where, **days), tuple(dimensions)
         rows = self._rows(wanted, DIMENSIONS, dimensions=by, unique=True, top=n)
@@ -313,14 +319,15 @@ class Totals:
         month that is a single bucket count as days with rows.
 
         Raises:
-            InexactZone, RolledUp: with ``time_zone``, as for
-                :func:`countersink.counting.totals.sums.span`.
+            InexactZone: the first or the last bucket is in more than one day of the time zone.
+            RolledUp: the first or the last bucket is a month, and ``time_zone`` is not the
+                counter's own.
         """
         wanted = Selection(counter, keys=None if key is None else [key], time_zone=time_zone)
         return self._pool.read(lambda session: sums.span(Snapshot(session), wanted))
 
     def rolled_up_to(self, counter: str) -> date | None:
-        """Return the first day of a counter that still has its own bucket, because all days before
-        it are rolled up to months. Return None if no days are, also for an unknown counter.
+        """Return the first day of a counter that is not rolled up to a month. Return None if no
+        days are rolled up to months, also for an unknown counter.
         """
         return self._pool.read(lambda session: Snapshot(session).rolled_up_to(counter))

@@ -138,12 +138,12 @@ def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
     Args:
         snapshot: the snapshot to read.
         query: a question about one counter.
-        limits: an answer. While rows are yielded, this function sets ``window`` and the attributes
-            that tell where the answer is partial. Its rows are left alone.
+        limits: an answer. While rows are yielded, this function sets ``window``, ``since``,
+            ``told_from`` and ``truncated`` where they apply. Its other attributes are left alone.
 
     Raises:
-        StoreError, ValueError: as for :func:`answer`, but AnswerTooLarge is not raised: the number
-            of rows has no limit here.
+        StoreError, ValueError: as for :func:`answer`. But the number of rows has no limit here, and
+            keys are not checked: the caller calls :func:`check_keys`.
     """
     asked, view = query.selection, None
     wanted = asked
@@ -178,11 +178,12 @@ class _Rows:
 
     Attributes:
         snapshot, query, limits: as for :func:`rows`.
-        wanted: the selection to read. A window such as ``last="24h"`` has become a range, and its
-            counter and keys are those of the breakdown, if one answers.
+        wanted: the selection to read. A window such as ``last="24h"`` has become a range. If a
+            breakdown answers, the counter and the keys of the selection are those of the breakdown.
         view: the breakdown that answers; None if the counter itself does.
         before: the previous window, which ends where the question's range begins. None if the
-            question does not ask for it, or if it cannot be answered.
+            question does not ask for it, or its range lacks an end. Also None if the window would
+            begin before the first possible day or time, or before the breakdown counts events.
     """
 
     snapshot: Snapshot
@@ -226,8 +227,8 @@ class _Rows:
 
     def _with_previous(self, found: Sequence[tuple[date, int]], unit: DateUnit) -> Iterator[Row]:
         """Yield each row of a series with the total of the day, week or month before. This total
-        is None if it is unknown. It is also None if the row's own day, week or month is not over or
-        is cut off by the range, because the one before would have more days.
+        is None if it is unknown. It is also None if the row's own day, week or month is not over,
+        or if days that the range cuts off from it would change its total.
         """
         snapshot, wanted, view = self.snapshot, self.wanted, self.view
         today = date_at(snapshot.selected(wanted).zone, snapshot.now_ms // 1000)

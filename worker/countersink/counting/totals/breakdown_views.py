@@ -102,11 +102,12 @@ class BreakdownView:
 def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
     """Return the breakdown that answers a question by dimensions.
 
-    The breakdown has all dimensions in ``by`` and ``where``, and was begun before the range, so
-    that it counts all events of the range. If there are several, it is the one with the fewest
-    dimensions, and of these one that begins with the dimensions in ``where``. If all were begun
-    later, it is the one that was begun first. (The start of a window such as ``last="24h"`` is not
-    known here: it is taken as a range without start.)
+    The breakdown has all dimensions in ``by`` and ``where``, and counts all events of the range: it
+    did not begin to count after the begin of the range. If there are several, it is the one with
+    the fewest dimensions, and of these one that begins with the dimensions in ``where``. If all
+    began to count later, it is the one that began first. (The start of a window such as
+    ``last="24h"`` is not known here: it is taken as a range without start, which begins with the
+    counter's first bucket that has rows.)
 
     Raises:
         UnknownCounter: there is no such counter.

@@ -132,13 +132,15 @@ class Query:
             out (``truncated``).
         max_rows: an answer with more rows is refused with AnswerTooLarge; None accepts any number.
         also: further ranges of days or times. Each row gets a column ``also`` with its totals in
-            these ranges. A total is None if buckets do not add up to its range, or if a breakdown
-            answers and counts only later events. Only for ``by="key"`` and :data:`DIMENSIONS`.
+            these ranges. A total is None if buckets do not add up to its range, or if the
+            breakdown that answers did not count from its begin on. Only for ``by="key"`` and
+            :data:`DIMENSIONS`.
         against_previous: True to add a column ``previous``: the row's total in the window before,
-            or None if that is unknown. Needs a range with both ends, or a window. Rows of days,
-            weeks and months need neither: they get the total of the whole day, week or month
-            before, or None if it is unknown, or if the row's own day, week or month is not over or
-            is cut off by the range. Not for hours and minutes.
+            or None if that is unknown. Needs a range between two days or two times, or a window.
+            Rows of days, weeks and months need neither: they get the total of the whole day, week
+            or month before. This is None if it is unknown, if the row's own day, week or month is
+            not over, or if days that the range cuts off from it would change its total. Not for
+            hours and minutes.
         include_pending: True to add increments that are still in the queue; needs
             :class:`countersink.reads.Reads`.
         unique: True to ask for numbers of different members instead of totals.
@@ -243,14 +245,12 @@ class Answer:
             this is unknown. :class:`countersink.reads.Reads` sets it.
         unknown_because: the error that made ``complete_up_to`` unknown; otherwise None.
         pending: number of entries that were still in the queue and are included.
-        rolled_up_to: first day that still has its own bucket, because days before it are rolled up
-            to months; for several counters, the latest of their first days. None if no days are
-            rolled up to months.
+        rolled_up_to: the counter's first day that is not rolled up to a month; for several
+            counters, the latest of these days. None if no days are rolled up to months.
         since: the time at which the breakdown that was read for this answer began to count, if this
             is after the beginning of the range: earlier events are missing. Otherwise None.
-        told_from: day or time at which the rows begin, if earlier days, hours or minutes of the
-            range are left out because they are rolled up; for several counters, the latest of their
-            beginnings. Otherwise None.
+        told_from: day or time before which days, weeks, hours or minutes of the range are left out,
+            because they are rolled up; for several counters, the latest. Otherwise None.
         truncated: True if ``most`` left out keys, counters or combinations of values; or if a
             series was too long, and the rows are only a part of it: of all parts that are short
             enough, the one with the most days that have counts.
@@ -270,7 +270,7 @@ class Answer:
     window: TimeWindow | None = None
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """Yield each row as a dict by column, with values for JSON and CSV."""
+        """Yield each row as a dict by column, for JSON and CSV: days and times become text."""
         return documents(self.columns, self.rows)
 
     def limits(self) -> dict[str, Any]:
@@ -292,7 +292,7 @@ class Answer:
 
 
 def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Yield each row as a dict by column, with values for JSON and CSV."""
+    """Yield each row as a dict by column, for JSON and CSV: days and times become text."""
     dated = any(column in UNITS for column in columns)
     for row in rows:
         found = dict(zip(columns, row, strict=True))
@@ -326,7 +326,8 @@ def with_window(
         snapshot: the snapshot to read; the time of its server is now.
         selection: a selection of one counter.
         last: the length of the window; or a range with names of days, such as ``yesterday``.
-        before: True to prefer a window for which :attr:`TimeWindow.before` can be answered, too.
+        before: True to prefer a width of buckets in which :attr:`TimeWindow.before` of the window
+            can be answered, too. Only for windows of minutes or hours.
 
     Raises:
         UnknownCounter: there is no such counter.

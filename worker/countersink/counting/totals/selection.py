@@ -107,7 +107,7 @@ class KeyMatch:
 
     @property
     def indexes(self) -> str:
-        """Names for FORCE INDEX, separated by commas: ``by_key`` is one of them if ``bounded``."""
+        """Names for FORCE INDEX, divided by commas: ``PRIMARY``, and ``by_key`` if ``bounded``."""
         return "PRIMARY, by_key" if self.bounded else "PRIMARY"
 
     def condition(self) -> tuple[str, tuple[object, ...]]:
@@ -131,8 +131,7 @@ class KeyMatch:
 
 def _part(key: bytes, place: int) -> bytes:
     """Return the value at a position in a breakdown's key; the last value if the key has fewer
-    values. (SUBSTRING_INDEX does the same.)
-    """
+    values. (SUBSTRING_INDEX does the same.)"""
     return b"\0".join(key.split(b"\0")[: place + 1]).rpartition(b"\0")[2]
 
 
@@ -153,9 +152,8 @@ class PickedKeys:
     Attributes:
         where, args: the conditions, each beginning with AND, and their values.
         indexes: names of the indexes that the server may use, with commas between.
-        ranges: number of ranges of an index over keys, for each counter; 0 if no such index is
-            used.
-        ordered: argument ``ordered`` of the function ``grouping`` in ``sums.py``.
+        ranges: number of ranges of the index ``by_key``, for each counter; 0 if it is not used.
+        ordered: False if the server may choose between two indexes; see ``sums.grouping``.
     """
 
     where: str
@@ -306,8 +304,9 @@ def check_range(start: date | None, end: date | None) -> None:
 
     Raises:
         TypeError: one end is neither a ``date`` nor a ``datetime``.
-        ValueError: it ends before it begins; or a time is naive, not a whole minute, or out of
-            range.
+        ValueError: it ends before it begins (two times: or when it begins); or a time is naive, not
+            a whole minute, or out of range. A range from a day to a time, or from a time to a day,
+            is refused only if it ends before it begins in every time zone.
     """
     for moment in (start, end):
         if isinstance(moment, datetime):
@@ -339,7 +338,8 @@ def _check_time(moment: datetime) -> None:
 def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
     """Return the keys that a question is about: a list of named keys (empty: no key), a match, or
     None for all keys. ``key`` or ``keys`` are added to ``match.keys``. If the match then has keys
-    and no prefix, the result is the list of those of its keys that match.
+    and no prefix, the result is the list of those of its keys that match. The list is empty if
+    ``keys`` is empty and the match has neither keys nor a prefix.
 
     Raises:
         ValueError: both ``key`` and ``keys`` are given.
@@ -365,7 +365,8 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
 def checked_where(
     where: Mapping[str, str] | Sequence[tuple[str, str]] | None,
 ) -> tuple[tuple[str, str], ...]:
-    """Check values of dimensions, and return them as (dimension, value) for a selection.
+    """Check values of dimensions, and return them as (dimension, value), sorted by dimension.
+    Values of more than 255 bytes are cut.
 
     Raises:
         TypeError, ValueError: a name or a value is invalid, or a dimension is given twice.
@@ -381,8 +382,7 @@ def checked_where(
 
 def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]) -> str:
     """Return an SQL condition for keys that are in ``keys`` or begin with a prefix. Append its
-    values to ``args``.
-    """
+    values to ``args``."""
     terms = []
     if named := sorted(keys):
         terms.append(f"counter_key IN ({marks(named)})")

@@ -87,8 +87,8 @@ class Series:
             minute, total). A begin is an aware datetime with the zone's UTC offset. An hour that
             clocks repeat has two rows; an hour that they skip has none. Of the first and the last
             week or month, only the days in the range are added up.
-        told_from: day or time at which the rows begin, if the begin of the range is left out
-            because it is rolled up to wider buckets. Otherwise None.
+        told_from: day or time before which the range is left out, because it is rolled up to wider
+            buckets. Otherwise None.
         truncated: True if the range was too long, and the rows are only a part of it.
     """
 
@@ -106,7 +106,8 @@ def series(
     uncut: bool = False,
 ) -> Series:
     """Return the total of each day, week, hour, minute or month of a range. Without a start, the
-    series begins with the first bucket that has rows. Without an end, it ends with the last.
+    series begins with the first bucket that has rows. (If a rolled-up part is left out, hours and
+    minutes begin at the end of this part.) Without an end, the series ends with the last bucket.
 
     Args:
         snapshot: the snapshot to read.
@@ -125,7 +126,7 @@ def series(
         InexactZone: the buckets do not add up to the units; or the counter has no hours, or no
             minutes.
         SeriesTooLong: the series is too long, and no part of it may be returned: ``strict`` or
-            ``uncut`` is set, or the range has a start.
+            ``uncut`` is set, the range has a start, or no day has counts.
     """
     view = snapshot.selected(selection)
     wanted, told_from = answerable(view, selection, unit, strict=strict)
@@ -194,8 +195,9 @@ def _rolled_up(view: View, unit: Unit, until: int, width: Width) -> RolledUp:
 
 def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] | None:
     """Return the Unix seconds before which the units of a range are rolled up to wider buckets, and
-    the width of these buckets. Return None if no wider bucket in the range has rows: then the
-    total of a unit without rows is 0, and not unknown.
+    the width of these buckets. Wider buckets of a former resolution are taken as rolled up, too.
+    Return None if no wider bucket in the range has rows: then the total of a unit without rows is
+    0, and not unknown.
     """
     start, end = selection.start, buckets.following(selection.end)
     begin = None if start is None else min(view.instants(start))
@@ -225,8 +227,10 @@ def _rows(
         start: day or time at which the rows begin; None for the first bucket with rows.
 
     Raises:
-        InexactZone: a day, week, hour, minute or month of the range begins within a bucket.
-        SeriesTooLong: the series is too long; the error has the part that is short enough.
+        InexactZone: a day, week, hour, minute or month of the range begins within a bucket; or the
+            counter has no hours, or no minutes.
+        SeriesTooLong: the series is too long; the error has the part that is short enough (None if
+            no day has counts).
     """
     scope = Scope.of(view, wanted.start, wanted.end)
     amounts = by_label(snapshot, scope, wanted.keys)

@@ -215,8 +215,8 @@ class Snapshot:
 
     def edges(self, view: View, keys: Sequence[str] | None = None) -> list[int]:
         """Return the labels of some buckets that have rows in the table: the bucket that begins
-        first, the bucket that ends last, and perhaps others. With ``keys``, these are buckets of
-        each of these keys. The list is empty if there are no rows.
+        first, the bucket that ends last, and perhaps others. With ``keys``, the list has these
+        buckets of each of the keys. It is empty if there are no rows.
         """
         found: list[int] = []
         for key in [None] if keys is None else dict.fromkeys(keys):
@@ -264,8 +264,9 @@ class Snapshot:
             question: a hashable value; equal values mean the same question.
             counter: the counter's name.
             ask: gets names of counters, and returns the rows of each. If one query cannot return
-                all rows, counters at the end may be missing in the result; each of these is asked
-                for later, the first of ``names`` at once and alone. A single name is never missing.
+                all rows, the last names may be missing in the result, or all. If ``counter`` is
+                missing, ``ask`` is called again with this name alone. The others are asked for
+                later. A single name is never missing.
         """
         group = self._group
         if group is None or counter not in group.places:
@@ -285,8 +286,8 @@ class Snapshot:
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
         """Find any row of a counter in the table that meets SQL conditions (``where``, which begins
-        with AND; ``args`` are its values). Return the label of its bucket, or None if there is no
-        such row.
+        with AND and may end with ORDER BY; ``args`` are its values). Return the label of its
+        bucket, or None if there is no such row.
         """
         if where.startswith(NOTHING):
             return None

@@ -144,7 +144,7 @@ def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
     ignored. If a month is a single bucket, all its days count as days with rows.
 
     Raises:
-        InexactZone: the first or the last bucket is in more than one day of ``time_zone``.
+        InexactZone: the first or the last bucket is in more than one day of the time zone.
         RolledUp: the first or the last bucket is a month, and ``time_zone`` is not the counter's
             own.
     """
