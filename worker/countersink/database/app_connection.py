@@ -66,7 +66,9 @@ class Executed:
 
 
 def execute(connection: AppConnection, sql: str) -> Executed:
-    """Run a statement that returns no rows. Return its number of changed rows and its insert id."""
+    """Run a statement that returns no rows. Return the number of rows that it changed, and the
+    value that it passed to ``LAST_INSERT_ID(expr)``.
+    """
     with _executed(connection, sql) as cursor:
         return Executed(int(cursor.rowcount), signed(int(cursor.lastrowid or 0)))
 
@@ -147,7 +149,7 @@ def all_or_nothing(connection: AppConnection) -> Iterator[None]:
 
 def _in_transaction(connection: AppConnection) -> bool | None:
     """Return whether the connection is in a transaction, or will begin one with its next statement,
-    as far as the driver knows without asking the server. Return None if the driver does not know.
+    as far as the driver knows without asking the server. Return None if the driver cannot tell.
     """
     status = getattr(connection, "server_status", None)  # PyMySQL
     if type(status) is int:

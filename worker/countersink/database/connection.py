@@ -130,12 +130,14 @@ def connect(
         Misconfigured: the URL cannot be used, is ``off://``, or names no database.
         SchemaMismatch: the database does not exist.
         Refused: the password is wrong, the server's certificate does not verify, the server is too
-            old, its ``max_allowed_packet`` is too small, or its replication group has several
-            primaries.
-        OtherWriter: another Galera node takes the writes. (OtherWriter is a subclass of Refused.)
+            old, its ``max_allowed_packet`` is too small, or its replication group is set to have
+            several primaries (not checked with ``to_read`` or without ``database``). With several
+            hosts: each of them refuses.
+        OtherWriter: another Galera node takes the writes. Only with one host; not checked with
+            ``to_read`` or without ``database``. (OtherWriter is a subclass of Refused.)
         Unavailable: no server answers, the Galera node is in no state to take writes, or none of
-            several hosts takes writes. Whether a single host that is not of Galera takes writes is
-            not checked.
+            several hosts takes writes; also if the group of several hosts has several primaries.
+            Whether a single host that is not of Galera takes writes is not checked.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     if settings.off:
@@ -156,9 +158,9 @@ def interrupt(session: Session) -> None:
     ReadInterrupted for this statement and for all later ones. This function never raises.
 
     It logs in as the session's user, because a user may end their own statements without a further
-    right. If that fails, it breaks the session's connection. KILL QUERY has no effect on a
-    statement that has not reached the server yet. So repeat the call until the thread that uses the
-    session has closed it.
+    right. If the login or KILL QUERY fails, it breaks the session's connection. KILL QUERY has no
+    effect on a statement that has not reached the server yet. So repeat the call until the thread
+    that uses the session has closed it.
     """
     session.interrupted = True
     try:

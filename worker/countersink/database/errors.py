@@ -93,7 +93,7 @@ class BadData(StoreError):
 
 
 class DuplicateKey(StoreError):
-    """An INSERT failed because a row with the same key exists."""
+    """A statement failed because a row with the same key exists."""
 
     advice = DOCTOR
 
@@ -254,8 +254,9 @@ def translate(error: BaseException) -> StoreError:
     """Return the StoreError for an exception of the driver. A StoreError is returned as it is. The
     caller raises the result ``from error``.
 
-    An error of the connection becomes Unavailable. An exception of a kind that this function does
-    not know becomes Refused.
+    The driver's exceptions are told apart by their error numbers. An error of the connection, or
+    a reply that cannot be parsed, becomes Unavailable; a certificate that does not verify becomes
+    Refused, and so does every exception for which there is no other class.
     """
     if isinstance(error, StoreError):
         return error

@@ -100,7 +100,7 @@ class Node:
 
     Attributes:
         name: UUID of the node within the cluster.
-        address: the node's address for clients; empty if the cluster does not know it.
+        address: the node's address for clients; empty if it is unknown or not unique.
         members: the addresses of all nodes in this node's part of the cluster.
         trouble: the reason why the node takes no writes; empty if it takes writes.
         cluster: UUID of the cluster."""
@@ -133,9 +133,9 @@ class GaleraSession(Session):
     back, so the writer is checked before and after it. If the second check raises, repeat the DDL.
 
     Attributes:
-        node: UUID that the writer must have at COMMIT: that of this node. If the user may not
-            write, it is ``-``, which no writer has. It is empty if nothing is checked, because the
-            session only reads or there are no tables.
+        node: UUID that the writer must have at COMMIT: that of this node. It is ``-``, which no
+            writer has, if this node is not the writer and the user may not change that. It is empty
+            if nothing is checked: the session only reads, has no database, or there are no tables.
         number: number of the row of ``writer_fence`` to which the session adds."""
 
     node: str = ""
@@ -237,7 +237,7 @@ def admit(
 
     Raises:
         Unavailable: the node takes no writes, and ``database`` or ``several`` is True.
-        OtherWriter: another node is the writer, and ``database`` is True."""
+        OtherWriter: ``database`` is True, and another node is the writer and not replaced now."""
     try:
         node = read_node(session)
         session.cluster, session.address = node.cluster, node.address
@@ -254,9 +254,10 @@ def admit(
 def _check_writer(
     session: GaleraSession, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """Make ``node`` the writer if the present writer must be replaced. Return the UUID that COMMIT
-    will check, for :attr:`GaleraSession.node`: ``-`` or empty in the cases named there. Arguments
-    ``several`` and ``former`` and the errors are those of :func:`admit`."""
+    """Make ``node`` the writer if there is none, if it was the writer before it was restarted, if
+    not all rows of ``writer_fence`` name it, or if the present writer must be replaced. Return the
+    UUID for :attr:`GaleraSession.node`: that of ``node``, ``-`` if the user may not change the
+    writer then, empty without that table. ``several``, ``former``, errors: see :func:`admit`."""
     try:
         # A change of the writer on another node may not have arrived at this node yet.
         session.execute("SET SESSION wsrep_sync_wait = 1")
@@ -298,8 +299,8 @@ def _require_change(
     address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
     """Return the reason why the writer at ``address`` must be replaced by ``node`` now: the writer
-    has left the cluster, or could not be used for :data:`GRACE_S` or :data:`USED_GRACE_S`.
-    ``uses`` is as for :class:`OtherWriter`; see :func:`admit` for ``several`` and ``former``.
+    has left the cluster, or this process could not use it for ``GRACE_S`` while nobody else did, or
+    for ``USED_GRACE_S`` with ``several``. See OtherWriter for ``uses``, admit for the others.
 
     Raises:
         OtherWriter: the writer must not be replaced, or not yet."""
@@ -363,11 +364,10 @@ def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
 def set_writer(
     session: GaleraSession, node: Node, former: tuple[str, str] | None, why: str
 ) -> None:
-    """Make ``node`` the writer in place of ``former``. Do nothing if it is the writer already.
+    """Make ``node`` the writer in place of ``former``. Do nothing if all rows name it already.
 
     Args:
-        session: a session on ``node``, outside a transaction.
-        node: the new writer.
+        session, node: the new writer, and a session on it that is outside a transaction.
         former: UUID and address of the writer until now; None if there was none.
         why: the reason for the change, for the log.
 

@@ -105,7 +105,7 @@ def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
 
     Raises:
         Unavailable: no host takes writes. The message has the reason of each host.
-        Refused: each host refuses the login.
+        Refused: each host refuses the login, and none raises OtherWriter.
         Misconfigured, SchemaMismatch: as raised by ``log_in``; the other hosts are not asked then.
     """
     errors: dict[str, StoreError] = {}
@@ -183,7 +183,7 @@ def reason(error: StoreError) -> str:
 
 
 class Waiting(Protocol):
-    """A session that :class:`Watch` can break.
+    """A session that :class:`Watch`, which looks for hosts that hang, can break.
 
     Attributes:
         where: the host that the session is connected to.
@@ -204,9 +204,10 @@ class Watch:
     """Breaks the sessions to a host that hangs, if another host takes writes.
 
     A session waits long for a reply if its server is frozen, if its server lost its group during a
-    COMMIT, or if a long statement runs. So a thread logs in to the host anew, and asks whether the
-    host still takes writes. If it does not, the thread asks the other hosts. If one of them takes
-    writes, the thread breaks all sessions to the host that hangs.
+    COMMIT, or if a long statement runs. So once a session has waited for ``PATIENCE_S`` (2 s), a
+    thread logs in to the host anew, and asks whether the host still takes writes. If it does not,
+    the thread asks the other hosts. If one of them takes writes, the thread breaks all sessions to
+    the host that hangs.
 
     On Galera, the thread asks the other nodes whether they have excluded the host: after a freeze,
     a node says for some seconds that it takes writes, although it is excluded.

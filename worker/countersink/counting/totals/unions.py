@@ -58,8 +58,10 @@ def by_unit(
 ) -> list[tuple[Any, Visitors]]:
     """Return (place, number of different members, such as visitors) for each of ``places``, in
     their order; the number is 0 for a place without members. A place is a day, week, hour, minute
-    or month, given as in the rows of :func:`countersink.counting.totals.series.series`, which the
-    caller has called for the same selection.
+    or month (``unit``): a date (of a week or month, its first day), or the time at which the hour
+    or minute begins. The places are those in the rows of
+    :func:`countersink.counting.totals.series.series`, which the caller has called for the same
+    selection.
     """
     found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
@@ -98,8 +100,8 @@ def _united(
     wanted: frozenset[G] | None = None,
 ) -> dict[G, SketchUnion]:
     """Return the union of the selected sketches for each group. Groups without sketches are left
-    out. Once all unions together have more than :data:`MOST_EXACT_IN_ANSWER` members, a union that
-    gets further sketches becomes an estimate.
+    out. If a sketch brings the exact unions to more than :data:`MOST_EXACT_IN_ANSWER` members
+    together, the union to which it was added becomes an estimate.
 
     Args:
         snapshot: the snapshot to read.
@@ -132,14 +134,17 @@ def _united(
 def _sketches(
     session: Session, selection: Selection, view: View, unit: Unit | None
 ) -> Iterator[StoredSketch]:
-    """Yield the selected sketches. ``view`` is the view of the selection.
+    """Yield the sketches of the selected keys in the selected range. ``view`` has the buckets of
+    the selected counter, in the time zone of the selection.
 
     If ``unit`` is None or a month, the start and the end of the range are checked here. For other
     units, the caller of :func:`by_unit` has checked them by reading the series of totals.
 
     Raises:
-        DamagedSketch: some sketches are missing; raised after the others were yielded.
-        InexactZone, RolledUp: the range begins or ends within a bucket.
+        DamagedSketch: some sketches are missing. Keys are read in parts of up to 500: this is
+            raised after the other sketches of the same part were yielded.
+        InexactZone, RolledUp: the range begins or ends within a bucket. Raised only if ``unit`` is
+            None or a month.
     """
     if unit in (None, "month"):
         ranges = Scope.of(view, selection.start, selection.end).ranges
@@ -196,10 +201,11 @@ class _Salts:
 
     def note(self, group: object, view: View, sketch: StoredSketch) -> None:
         """Check that a sketch has the same salt as the earlier sketches of its group. The salts of
-        a sketch are those whose periods overlap its bucket.
+        a sketch are those whose periods overlap its bucket. ``group`` is the group's name.
 
         Raises:
-            NotUnique: the sketch has another salt than its group, or may have several salts.
+            NotUnique: the sketch has another salt than the earlier ones, or periods of several
+                salts overlap its bucket.
         """
         if len(self._periods) == 1:
             return

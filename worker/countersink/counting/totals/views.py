@@ -56,7 +56,7 @@ class LabelRange:
         until: label of the bucket before which the range ends, also without that number; None if it
             has no end.
         width: the width of the buckets.
-        mixed: whether the counter may have buckets of other widths, too: SQL then names the width.
+        mixed: whether the counter may have buckets of other widths, too: SQL then checks the width.
     """
 
     first: int | None
@@ -92,7 +92,8 @@ Ranges = Sequence[LabelRange] | None
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An instant within a bucket, at which something that a question asks for begins or ends.
+    """An instant within a bucket, at which a day or month of a question begins, or at which the
+    question's range begins or ends.
 
     Attributes:
         width: the width of the bucket.
@@ -110,7 +111,8 @@ class Rows(Protocol):
     """The data that a view reads: rows of any counter, all in one snapshot."""
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
-        """Return the bucket's label of a row that meets SQL conditions; None without such a row."""
+        """Return the bucket's label of any row of a counter that meets the SQL conditions
+        ``where``, which begin with AND; ``args`` are their values. None without such a row."""
 
     def pending_labels(self, counter: str) -> Collection[int]:
         """Return the labels of those buckets of a counter that have pending amounts."""
@@ -176,7 +178,7 @@ class View:
         return day
 
     def last_day(self, label: int) -> date:
-        """Return the latest date that an event of the bucket with this label can have."""
+        """Return the date of the last minute of the bucket with this label, in the view's zone."""
         width = self.width(label)
         if self.plain(width):
             return month_ends(self.day(label)) if width == "month" else self.day(label)
@@ -184,10 +186,9 @@ class View:
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
         """Return the buckets that begin on the days from ``start`` to ``end``, both included, or at
-        times from ``start`` to before ``end``. If neither is given, return None, which stands for
-        all buckets; one None leaves that side open. Call :meth:`require_range` first: it raises an
-        error if an edge of the range is within a bucket.
-        """
+        times from ``start`` to before ``end``. None means that this side has no limit. If both are
+        None, return None, which stands for all buckets. Call :meth:`require_range` first: it raises
+        an error if an edge of the range is within a bucket."""
         if start is None and end is None:
             return None
         found = (
@@ -198,9 +199,9 @@ class View:
         return tuple(each for each in found if not each.empty)
 
     def _end(self, possible: LabelRange) -> int | None:
-        """Return ``possible.until``, or None (no end) for the width of a former resolution, because
-        applications still count by it for a while.
-        """
+        """Return the label before which to end a range of possible buckets: its ``until``, or None
+        (no end) for the width of a former resolution, because applications still count by it for a
+        while."""
         return None if possible.width in dict(self.scheme.counted) else possible.until
 
     def possible(self) -> list[LabelRange]:
@@ -217,9 +218,9 @@ class View:
         ]
 
     def holds(self, widths: Iterable[Width], begin: int | None, stop: int | None) -> bool:
-        """Return whether buckets of these widths have stored rows (of any key) and overlap the span
-        from ``begin`` to before ``stop`` (Unix seconds). None means that this side has no limit.
-        """
+        """Return whether there are stored rows (of any key) in possible buckets of these widths
+        that overlap the span from ``begin`` to before ``stop`` (Unix seconds). None means that this
+        side has no limit."""
         found = []
         for each in self.possible():
             if each.width in widths:
@@ -246,8 +247,8 @@ class View:
         are given by their first days.
 
         The first day may begin within a bucket: the start of a range was checked before, and a
-        series without one begins with the first day that has counts. If clocks go back so that this
-        day begins twice, the instants after its first begin are checked.
+        series without a start begins with the first day that has counts. If clocks go back so that
+        this day begins twice, the instants after its first begin are checked.
 
         Raises:
             InexactZone, RolledUp: as for :meth:`require_days`.
@@ -256,17 +257,16 @@ class View:
         self._refuse([*repeated, *self._cuts_of_days(days[1:])])
 
     def require_range(self, start: date | None, end: date | None) -> None:
-        """Raise an error if a range of days or times begins or ends within a bucket.
+        """Raise an error if a range of days or times begins or ends within a bucket. None means
+        that this side has no limit, so that nothing is checked there.
 
         Raises:
-            InexactZone, RolledUp: as for :meth:`require_days`.
-        """
+            InexactZone, RolledUp: as for :meth:`require_days`."""
         self._refuse(self._cuts_of_range(start, end))
 
     def first_day(self, start: date) -> date:
-        """Return the earliest date of events in a range from ``start`` on. If ``start`` is a time,
-        and clocks later go back over midnight, this is the day before the date of ``start``.
-        """
+        """Return the earliest date of events in a range from ``start`` on: the date of ``start``,
+        or the day before it, if ``start`` is a time and clocks go back to that day later."""
         if not isinstance(start, datetime):
             return start
         instant = buckets.unix(start)
@@ -275,7 +275,7 @@ class View:
         return day - buckets.ONE_DAY if back else day
 
     def final_day(self, end: date) -> date:
-        """Return the latest date of events in a range to the day or before the time ``end``."""
+        """Return the latest date of events in a range to the day, or before the time, ``end``."""
         if not isinstance(end, datetime):
             return end
         instant = buckets.unix(end)
@@ -290,17 +290,16 @@ class View:
         return day if buckets.day_begins(self.zone, day) >= instant else day + buckets.ONE_DAY
 
     def instants(self, edge: date) -> tuple[int, ...]:
-        """Return the Unix seconds of a time, or those at which a day begins. (If clocks go back
-        over midnight, a day begins twice; the instant at which they go back is also returned.)
-        """
+        """Return the Unix seconds of ``edge`` if it is a time, or those at which it begins if it is
+        a day. (If clocks go back over midnight, a day begins twice; the instant at which they go
+        back is also returned.)"""
         return buckets.edges(self.zone, edge)
 
     def certain(self, width: Width, instant: int) -> bool:
-        """Return whether all events from an instant (Unix seconds) on, and all others in the bucket
-        of the instant, are counted in buckets of this width. Then a cut there is an error, even
-        without rows. This is so if the width is the resolution, and all finer buckets end before
-        that bucket. Roll-ups do not matter: the instant is also within the wider bucket.
-        """
+        """Return whether ``width`` is the resolution, and all possible finer buckets end before the
+        bucket of this width that contains an instant (Unix seconds), or where it begins. All events
+        in that bucket, and all later events, are then in buckets of this width or wider ones, so
+        that a cut at the instant is an error, even without rows."""
         if width != self.scheme.resolution:
             return False
         begins = self.scheme.starts_at(self.scheme.label_in(width, instant // 60))
@@ -347,8 +346,8 @@ class View:
         self, width: Width, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
         """Return (first label, label before which they end), without the number of the width, of
-        the buckets that begin in a range of days or times; several where clocks repeat a day.
-        """
+        the buckets that begin in a range of days or times; several where clocks repeat a day. None
+        means that this side has no limit, also in the result."""
         if self.plain(width) and not isinstance(start, datetime) and not isinstance(end, datetime):
             return [(_label_from(width, start), _label_from(width, buckets.following(end)))]
         return [
@@ -378,8 +377,8 @@ class View:
 
     def _cuts_of_days(self, days: Iterable[date], change: int = 0) -> Iterator[Cut]:
         """Yield a cut for each instant within a bucket at which one of ``days`` begins, or at which
-        clocks go back from it to the day before. The first ``change`` of each day are skipped.
-        """
+        clocks go back from it to the day before. Of each day, the first ``change`` of these
+        instants are skipped; instants at the edge of a bucket are included in this number."""
         wanted = tuple(days)
         for width in self.widths:
             for day in wanted:
@@ -431,10 +430,9 @@ class View:
         return buckets.date_changes(self.scheme.known_zone(), last + buckets.ONE_DAY)[-1]
 
     def _refuse(self, cuts: Iterable[Cut]) -> None:
-        """Raise InexactZone, or RolledUp for a month, for a cut whose bucket is :meth:`certain`, or
-        has rows or pending amounts. (A cut is an instant within a bucket, at which a day or time of
-        the question begins.)
-        """
+        """Raise an error if a cut is within a bucket that has rows or pending amounts, or within a
+        bucket of a width for which :meth:`certain` is True (a cut is an error there even without
+        rows). The error is RolledUp for a bucket of a month, else InexactZone."""
         possible: dict[int, Cut] = {}
         for cut in cuts:
             if self.certain(cut.width, cut.instant):
@@ -512,7 +510,8 @@ def _next(width: Width, label: int) -> int:
 
 
 def intersected(left: Ranges, right: Ranges) -> Ranges:
-    """Return the buckets that are in both ``left`` and ``right``; empty if there are none."""
+    """Return the buckets that are in both ``left`` and ``right``; empty if there are none. None
+    stands for all buckets of the counter."""
     if left is None or right is None:
         return right if left is None else left
     both = (
@@ -529,10 +528,9 @@ def intersected(left: Ranges, right: Ranges) -> Ranges:
 
 
 def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
-    """Return SQL conditions for the buckets in some ranges, beginning with AND (an empty text for
-    all buckets, :data:`NOTHING` for no range), and their values. No column is in an expression, so
-    that an index can be used.
-    """
+    """Return SQL conditions for the buckets in any of some ranges, beginning with AND, and their
+    values. For all buckets (None), the conditions are an empty text; without a range, they are
+    :data:`NOTHING`, ``AND FALSE``. No column is in an expression, so that an index can be used."""
     if ranges is None:
         return "", ()
     if not ranges:

@@ -74,7 +74,8 @@ class Visitors:
 class SketchUnion:
     """The union of sketches and of hashes of members, such as visitors. The union is exact as long
     as all its sketches are exact and it has at most ``most`` members. Otherwise, or once
-    :meth:`estimate` was called, it is an estimate, and stays one.
+    :meth:`estimate` was called, it is an estimate, and stays one. :meth:`sketch` calls it, too, for
+    more than :data:`MOST_EXACT` members.
     """
 
     def __init__(self, most: int = MOST_UNITED) -> None:
@@ -112,7 +113,8 @@ class SketchUnion:
 
         Raises:
             struct.error: the length is no multiple of 8.
-            NoSketches: as for :meth:`estimate`.
+            NoSketches: the union gets more than ``most`` members, which needs the library
+                datasketches, and this is not installed.
         """
         self._hashes.update(struct.unpack(f">{len(hashes) // 8}Q", hashes))
         if self._estimated is not None or len(self._hashes) > self._most:
@@ -133,7 +135,7 @@ class SketchUnion:
 
     def sketch(self) -> bytes:
         """Return the union as the bytes of a sketch. A union of more than :data:`MOST_EXACT`
-        members is turned into an estimate before.
+        members is turned into an estimate before, and stays one.
 
         Raises:
             NoSketches: the library datasketches is needed, and not installed.
@@ -144,11 +146,7 @@ class SketchUnion:
         return _HLL + image
 
     def visitors(self) -> Visitors:
-        """Return the number of members, exact or estimated.
-
-        Raises:
-            NoSketches: as for :meth:`sketch`.
-        """
+        """Return the number of members, exact or estimated."""
         if self._estimated is None:
             number = len(self._hashes)
             return Visitors(number, False, number, number)
@@ -224,13 +222,13 @@ def check_salt_days(days: int) -> int:
 
 
 def set_days(session: Session, counter: str, days: int, minute: int) -> None:
-    """Set for how many days each new salt of a counter lasts, and create the missing salts: up to
-    the end of tomorrow, or one without end if ``days`` is 0. The counter has a row in ``counter``.
-    If ``days`` is not 0, a salt without end is given an end: the first midnight that is after its
-    beginning and at least ten minutes ahead.
+    """Set for how many days each new salt of a counter lasts, and create the missing salts, so that
+    each time up to the end of tomorrow has a salt, or, if ``days`` is 0, all times have. The
+    counter has a row in the table ``counter``. If ``days`` is not 0, a salt without end is first
+    given an end: the first midnight that is after its beginning and at least ten minutes ahead.
 
     Args:
-        session: in a transaction during which nobody counts.
+        session: in a transaction during which no process counts.
         counter: the counter's name.
         days: number of days; 0 for ever.
         minute: current time in Unix minutes.
@@ -253,10 +251,11 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def keep(session: Session) -> dict[str, list[Salt]]:
-    """Create salts up to the end of tomorrow for the counters whose last salt ends within 24 hours,
-    or that need a first salt. Delete the salts that ended, and were made, more than
-    :data:`KEPT_MINUTES` minutes ago (their periods stay). Return all salts that are not deleted, by
-    counter. Each worker calls this every few seconds, and publishes the salts to producers.
+    """Create salts for the counters that count different members and have no salt yet, or whose
+    last salt has ended or ends within 24 hours. Counters whose time zone this machine does not know
+    are skipped. Delete the salts that ended, and were made, more than :data:`KEPT_MINUTES` minutes
+    ago (their periods stay). Return all salts that are not deleted, by counter. Each worker calls
+    this every few seconds, and publishes the salts to producers.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -309,9 +308,10 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
 def known_periods(
     session: Session, catalog: Catalog, numbers: Iterable[int]
 ) -> dict[int, SaltPeriod]:
-    """Look up the periods of salts that the catalog does not remember yet. Return all periods that
-    it remembers, by the salt's number. This is the catalog's own dict: it may have salts that are
-    not in ``numbers``, and it lacks numbers that no salt has.
+    """Look up the periods of the salts with these numbers, as far as the catalog does not remember
+    them yet. Return all periods that the catalog then remembers, by the salt's number. This is the
+    catalog's own dict: it may have salts that are not in ``numbers``, and it lacks numbers that no
+    salt has.
 
     The catalog can remember periods, because they only change when the catalog's version does.
     """
@@ -346,10 +346,11 @@ def _make_locked(session: Session, counter: str) -> None:
 
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
-    """Create the missing salts of a counter: up to the end of tomorrow, or a single one for ever if
-    ``days`` is 0. The first new salt begins when the last one ends; if the last one has no end,
-    nothing is created. ``minute`` is the current time in Unix minutes. The caller has locked the
-    counter's salts, or nobody else counts.
+    """Create the missing salts of a counter: salts of ``days`` days until there is one for the end
+    of tomorrow, or a single salt without end if ``days`` is 0. The first new salt begins when the
+    last salt ends, or before all events if there is none. If the last salt has no end, nothing is
+    created. ``minute`` is the current time in Unix minutes. The caller has locked the counter's
+    salts, or no other process counts.
     """
     zone = load_scheme(session, counter).known_zone()
     today = buckets.date_at(zone, minute * 60)

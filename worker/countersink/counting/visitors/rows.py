@@ -42,7 +42,8 @@ def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[byte
     Args:
         session: at READ COMMITTED.
         slot: the slot.
-        members: by cell, the hashes of its members (8 bytes each), in any order.
+        members: the hashes of the members (8 bytes each), in any order, by (counter, bucket's
+            label, key) of the cell.
 
     Raises:
         RefusedMembers: members of some cells cannot be added; the error names all these cells, with
@@ -94,7 +95,8 @@ def move(
         to: label of the bucket to which all rows are moved; None if each row stays in its bucket.
 
     Raises:
-        DamagedSketch, NoSketches: a sketch cannot be read, or is missing; roll back.
+        DamagedSketch: a sketch is damaged or missing; roll back.
+        NoSketches: the library datasketches is needed, and not installed; roll back.
         Conflict: another transaction holds a row; roll back.
         StoreError: a statement failed; roll back.
     """
@@ -146,7 +148,8 @@ def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, in
 
 def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
     """Delete the sketches of a key's rows. The caller has locked these rows before it read anything
-    without a lock. ``where`` is the SQL condition for the rows, a range of the index ``by_key``.
+    without a lock. ``where`` is the SQL condition for the rows, a range of the index ``by_key``;
+    ``args`` are its values.
     """
     rows = "visitor_slot FORCE INDEX (by_key)"
     if session.query(f"SELECT 1 FROM {rows} WHERE {where} LIMIT 1", args):
@@ -195,8 +198,9 @@ def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
 
 
 def number(session: Session, counter: str, where: str, args: Sequence[object], by: str) -> int:
-    """Return how many sketches there should be: the number of rows of ``counter_slot`` whose column
-    ``sketched`` is set. Arguments are as for :func:`stored`.
+    """Return how many sketches of a counter there should be: the number of rows of ``counter_slot``
+    whose column ``sketched`` is set. ``where`` has further SQL conditions, beginning with AND (or
+    an empty text), ``args`` their values, ``by`` names of the indexes that the server may use.
     """
     ((found,),) = session.query(
         f"SELECT COUNT(*) FROM counter_slot FORCE INDEX ({by})"
@@ -270,7 +274,8 @@ def _write(
         session: in a transaction that has locked the rows.
         slot: the slot.
         places: the rows.
-        union_of: returns the members to add to the sketch of a row.
+        union_of: returns a union of the members to add to the sketch of a row. If the row has a
+            sketch, its members are added to this union.
         lock: SQL locking clause with which sketches are read; an empty text reads without a lock.
 
     Returns:
