@@ -16,8 +16,8 @@ _TRIES: Final = 8
 
 
 def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Lease a slot, and return True. Return False if the slot is leased already, even by this
-    holder, or if another process leases it at the same time.
+    """Lease a slot, and return True. Return False if the slot has a lease that has not expired,
+    even of this holder, or if another process leases the slot at the same time.
 
     Args:
         session: a session outside a transaction.
@@ -45,7 +45,7 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
 
     Args:
         session: a session outside a transaction.
-        holder: as for :func:`lease_slot`.
+        holder: text that names the worker's process, and no other process.
         seconds: duration of the lease.
     """
     found = session.query(f"SELECT name FROM lease WHERE expires_at > {NOW_MS}")
@@ -60,8 +60,8 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
 
 def any_slot() -> int:
     """Return the number of a random slot from 1 to 255, without a lease, for a worker that got none
-    or for a retry of dead letters. Another process may use the slot: then both wait for each other,
-    and counts stay exact.
+    or for a retry of dead letters. Another process may use the same slot. Counts stay exact then:
+    the two processes only wait for each other's row locks.
     """
     return random.choice(WORKER_SLOTS)
 
@@ -73,8 +73,8 @@ def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) 
     Args:
         session: a session outside a transaction.
         slot: number of the slot.
-        holder: as for :func:`lease_slot`.
-        seconds: duration of the lease from now on.
+        holder: text that names the worker's process, as in the lease.
+        seconds: duration of the lease from now on. A lease that lasts longer is not shortened.
     """
     # An UPDATE to the present value would report no changed row.
     renewed = session.execute(

@@ -91,17 +91,18 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def split_statements(sql: str) -> tuple[str, ...]:
-    """Split the text of an SQL file into its statements. Each statement ends with ``;`` at the end
-    of a line; lines that begin with ``--`` are comments.
+    """Return the statements of an SQL file's text, without their closing ``;`` and without
+    comments. A statement ends with ``;`` at the end of a line; a comment is a line that begins with
+    ``--``, perhaps after spaces.
     """
     code = "\n".join(line for line in sql.splitlines() if not line.lstrip().startswith("--"))
     return tuple(part.strip() for part in re.split(r";[ \t]*$", code, flags=re.M) if part.strip())
 
 
 def identity(session: Session) -> str:
-    """Return the identity of an installation's tables: the time of their creation and the name of
-    their database. It is the same on a replica, and under each host name of the server, so that
-    callers recognize the tables by it.
+    """Return the identity of an installation's tables: a text with the time of their creation and
+    the name of their database. It is the same on a replica, and under each host name of the server,
+    so that callers recognize the tables by it.
     """
     made = session.query("SELECT MIN(applied_at), DATABASE() FROM schema_version")
     return " ".join(map(str, made[0]))
@@ -146,7 +147,9 @@ def migrate(where: Settings | str, *, resolution: str = "day") -> list[str]:
 
 
 def _session(settings: Settings) -> Session:
-    """Create the settings' database if it does not exist, and return a session in it for DDL."""
+    """Return a session for DDL in the database that ``settings`` name. Create the database first
+    if it does not exist.
+    """
     try:
         return _connect(settings)
     except SchemaMismatch as error:
@@ -161,7 +164,7 @@ def _session(settings: Settings) -> Session:
 
 
 def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
-    """Open a session with a long read timeout, because a migration's statements may take long.
+    """Open a session whose read timeout is a day, because a migration's statements may take long.
 
     Args:
         settings: the host, the login and the database.
@@ -174,9 +177,10 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
 @contextmanager
 def _turn(settings: Settings) -> Iterator[None]:
-    """Within the block, hold the row lock that only one migrating process can have. Wait for the
-    lock for up to an hour, then raise Conflict. The lock is on a separate connection, because DDL
-    on the same connection would commit and release it.
+    """Hold a lock on the row 0 of the table ``schema_version`` during the block, so that only one
+    process migrates at a time. Create table and row first if they do not exist. Wait for the lock
+    for up to an hour, then raise Conflict. A separate connection holds the lock, because DDL on the
+    same connection would commit and so release it.
     """
     with _connect(settings, TURN_SECONDS) as holder:
 

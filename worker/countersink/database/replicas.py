@@ -56,7 +56,8 @@ class _Behind(Exception):
 
 
 class ReplicaPool(Pool):
-    """A pool whose reads run on replicas, and see the same data as a read on the writer.
+    """A pool whose reads run on replicas, and see the same data as a read on the writer. If no
+    replica can be used, they run on the writer.
 
     Sessions from :meth:`lent` are on the writer. Before each read the pool asks the writer for the
     GTIDs of its commits, and waits until a replica has applied them. If this takes longer than
@@ -67,7 +68,7 @@ class ReplicaPool(Pool):
     Args:
         writer: opens a session on the writer.
         settings: the hosts of the replicas, one or several, in the order in which they are asked.
-        replica: opens a session on a replica.
+        replica: opens a session on the replica whose settings it gets.
     """
 
     def __init__(self, writer: Connect, settings: Settings, replica: Open) -> None:
@@ -84,8 +85,9 @@ class ReplicaPool(Pool):
 
         Raises:
             Misconfigured: a replica has the tables of another installation.
-            StoreError: a query on the writer failed; or a query on a replica failed, with Conflict
-                or UnknownZone. After other errors of a replica, another server is asked.
+            StoreError: a query on the writer failed; or a query on a replica failed, for example
+                with Conflict or UnknownZone. But if a replica raises Unavailable, SchemaMismatch or
+                another Refused than UnknownZone, the next server is asked instead.
         """
         try:
             return self._on_replica(lambda replica, ready: replica.pool.read_after(ready, work))
@@ -94,14 +96,16 @@ class ReplicaPool(Pool):
 
     def open_session(self, replica: Open) -> Session | None:
         """Open a new session for one long read, on a replica that has caught up with the writer.
-        The caller closes it. Return None if no replica has caught up.
+        The caller closes it. Return None if no replica can be used.
 
         Args:
             replica: a function that opens a session on the host in its argument. It is called with
                 a replica that this pool chose.
 
         Raises:
-            StoreError: as raised by :meth:`read`.
+            Misconfigured: a replica has the tables of another installation.
+            StoreError: a query on the writer failed; or a replica raised an error other than
+                Unavailable, SchemaMismatch and Refused, after which the next replica is asked.
         """
 
         def opened(found: _Replica, ready: Ready) -> Session:
@@ -126,7 +130,7 @@ class ReplicaPool(Pool):
 
     def _on_replica(self, work: Callable[["_Replica", Ready], Result]) -> Result:
         """Call ``work`` for one replica after another until one has caught up and ``work`` returns.
-        Return its result.
+        Return the result of ``work``. Leave out replicas that have a pause.
 
         Args:
             work: a function of a replica and of a second function. It must call the second one with
@@ -134,7 +138,10 @@ class ReplicaPool(Pool):
 
         Raises:
             _Behind: no replica can be used.
-            Misconfigured, StoreError: as raised by :meth:`read`.
+            Misconfigured: a replica has the tables of another installation.
+            StoreError: a query on the writer failed; or ``work`` raised an error other than
+                Unavailable, SchemaMismatch and Refused, after which the next replica is asked.
+                UnknownZone, a Refused, is raised, too.
         """
         position: _Position | None = None
         for replica in self._replicas:
@@ -176,9 +183,10 @@ class _Replica:
     def take_turn(self) -> bool:
         """Return whether the caller may ask the replica now.
 
-        After a failure there is a pause, in which the answer is False. The first call after the
-        pause returns True. It begins a new pause, twice as long (at most :data:`LONGEST_REST_S`),
-        for all other callers. :meth:`note_success` ends the pause.
+        Without a failure the answer is always True. After a failure there is a pause, in which the
+        answer is False. The first call after the pause returns True. It begins a new pause, twice
+        as long (at most :data:`LONGEST_REST_S`), for all other callers. :meth:`note_success` ends
+        the pause.
         """
         with self._lock:
             now = time.monotonic()
@@ -189,16 +197,22 @@ class _Replica:
             return True
 
     def note_success(self) -> None:
-        """Note that a read on the replica succeeded: end the pause. The next failure begins a pause
-        of :data:`REST_S`.
+        """Note that the replica was used with success: end the pause. The next failure begins a
+        pause of :data:`REST_S`.
         """
         with self._lock:
             self._rest_s = self._rests_until = 0.0
             self._logged = ""
 
     def rest(self, reason: BaseException) -> None:
-        """Begin a pause: of :data:`REST_S`, or of the doubled length from :meth:`take_turn` if the
-        replica does not answer once more. Log the reason if the pause before had another one.
+        """Begin a pause after a failure. The pause lasts :data:`REST_S` after the first failure
+        since a success, and after each error other than Unavailable. After a further Unavailable it
+        has the length that :meth:`take_turn` has doubled.
+
+        Log the reason, unless the failure before had the same, and there was no success since.
+
+        Args:
+            reason: the error.
         """
         with self._lock:
             # A lagging replica catches up soon, but each try of a silent one takes seconds.
@@ -230,12 +244,13 @@ def _catch_up(session: Session, host: Settings, position: _Position, tables: str
     Args:
         session: a session on the replica.
         host: the replica's host.
-        position: what the writer has committed.
+        position: GTIDs of the writer's commits, and the UUID of the writer's Galera cluster; each
+            may be empty.
         tables: the identity of the writer's tables.
 
     Raises:
-        _Behind: the replica has not caught up in time; or it is no node of the writer's cluster,
-            and there are no GTIDs to wait for, or :func:`_check_origin` failed.
+        _Behind: the replica has not caught up in time. Or it is not in the writer's Galera cluster,
+            and the writer has no GTIDs to wait for. Or :func:`_check_origin` raised it.
         Misconfigured: the replica's tables have another identity.
         StoreError: a query on the replica failed.
     """
@@ -272,9 +287,10 @@ def _catch_up(session: Session, host: Settings, position: _Position, tables: str
 
 
 def _check_origin(session: Session, position: str) -> None:
-    """Check the answer of MASTER_GTID_WAIT, by which a MariaDB replica has caught up. That function
-    compares only the numbers of transactions, and two servers may use the same number. So compare
-    in each GTID domain which server made the last transaction.
+    """Check that a MariaDB replica has applied the writer's transactions, and not others with the
+    same numbers. MASTER_GTID_WAIT, which has returned before, compares only the numbers. So this
+    function compares in each GTID domain which server made the last transaction. A domain that the
+    replica does not have is not compared.
 
     Args:
         session: a session on the replica.

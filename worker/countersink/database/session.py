@@ -52,8 +52,8 @@ class Session(Closable):
 
     Attributes:
         dialect: the server's kind and version.
-        snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``. In
-            this session the variable is off.
+        snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``. If
+            so, it is off in this session.
         server: host name and port of the server, as the server itself says.
         cluster: UUID of the server's Galera cluster at the login; empty if it was in none.
         address: the server's address within that cluster; empty if the cluster did not know it.
@@ -77,8 +77,9 @@ class Session(Closable):
 
     @property
     def checked(self) -> bool:
-        """Whether it is safe to write; True without Galera. On Galera: whether each COMMIT checks
-        that this node is the writer; False if the login was to read only, or found no tables.
+        """Whether it is safe to write. Without Galera: True. On Galera: True if each COMMIT of
+        changes checks that this node is the writer; False if the login was for reading only,
+        selected no database, or found no tables.
         """
         return True
 
@@ -94,14 +95,15 @@ class Session(Closable):
         return not self._connection.open
 
     def excludes(self, other: "Session") -> bool:
-        """Return whether this server's Galera cluster has excluded the node of another session,
-        which must be broken then. Without Galera the answer is False.
+        """Return whether this server's Galera cluster has excluded the node of ``other``. If so,
+        the caller breaks that session. False without Galera; the subclass for Galera overrides it.
         """
         return False
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
-        """Run a statement and return the number of changed rows. INSERT … ON DUPLICATE KEY UPDATE
-        counts 1 for a new row, 2 for a row that it changes, and 0 for a row that keeps its values.
+        """Run a statement, with ``args`` for its ``%s``. Return the number of changed rows. INSERT
+        … ON DUPLICATE KEY UPDATE counts 1 for a new row, 2 for a row that it changes, and 0 for a
+        row that keeps its values.
         """
         with self._translated(), self._connection.cursor() as cursor:
             return int(cursor.execute(sql, args or None))
@@ -114,18 +116,17 @@ class Session(Closable):
             return execute(self._connection, sql)
 
     def query(self, sql: str, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run a query and return its rows. Binary columns are bytes, a DATETIME is a naive datetime
-        in UTC, and a DECIMAL without decimals is an int.
+        """Run a query, with ``args`` for its ``%s``, and return its rows. Binary columns are bytes,
+        a DATETIME is a naive datetime in UTC, and a DECIMAL without decimals is an int.
         """
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute(sql, args or None)
             return list(cursor.fetchall())
 
     def stream(self, sql: str, args: Sequence[object] | None = None) -> Iterator[tuple[Any, ...]]:
-        """Run a query and yield its rows one by one, so that the use of memory does not grow with
-        the number of rows.
-
-        No other query can run meanwhile. If the iteration ends early, the session is closed.
+        """Run a query, with ``args`` for its ``%s``, and yield its rows one by one, so that the use
+        of memory does not grow with the number of rows. No other query can run meanwhile. If the
+        iteration ends early, the session is closed.
         """
         with self._translated():
             cursor = self._connection.cursor(SSCursor)
@@ -157,7 +158,7 @@ class Session(Closable):
             into: the table and, in brackets, its columns.
             rows: the values of each row.
             size: maximum of rows in a statement.
-            clause: SQL that follows the values.
+            clause: SQL that follows the values; it begins with a space, or is empty.
         """
         for part in parts(rows, size):
             values = ", ".join([f"({marks(part[0])})"] * len(part))
@@ -170,22 +171,22 @@ class Session(Closable):
 
     def see_all_commits(self) -> None:
         """Let each later transaction see everything that any Galera node committed before that
-        transaction. Does nothing on a single server; the subclass for Galera overrides it.
+        transaction. Does nothing without Galera; the subclass for Galera overrides it.
         """
 
     def begin(self, *, snapshot: bool = False) -> None:
         """Begin a transaction.
 
         Args:
-            snapshot: True for a read-only transaction whose snapshot is taken now. The session must
-                have the isolation level REPEATABLE READ.
+            snapshot: True for a read-only transaction whose snapshot is taken now. Then the session
+                must have the isolation level REPEATABLE READ.
         """
         options = " WITH CONSISTENT SNAPSHOT, READ ONLY" if snapshot else ""
         self.execute(f"START TRANSACTION{options}")
 
     def commit(self) -> None:
         """Commit the transaction. If this raises Unavailable, it is unknown whether the transaction
-        was committed. Then run it again only if it first checks that, for example by guard rows.
+        was committed. It may be run again if it first checks that, for example by guard rows.
         """
         with self._translated():
             self._connection.commit()
@@ -205,7 +206,7 @@ class Session(Closable):
         roll back, or close the session if that fails; then raise the exception.
 
         Args:
-            snapshot: as for :meth:`begin`.
+            snapshot: True for a read-only transaction in a snapshot; see :meth:`begin`.
         """
         self.begin(snapshot=snapshot)
         try:
@@ -217,8 +218,8 @@ class Session(Closable):
 
     @contextmanager
     def variable(self, name: str, within: object, afterwards: object) -> Iterator[None]:
-        """Set a session variable to the value ``within`` during the block, and to the value
-        ``afterwards`` at its end, unless the session is closed then.
+        """Set a session variable to the value ``within`` during the block. At the block's end, also
+        after an exception, set it to ``afterwards``, unless the session is closed by then.
         """
         self.execute(f"SET SESSION {name} = %s", (within,))
         try:
@@ -235,8 +236,8 @@ class Session(Closable):
             self.close(hard=True)
 
     def silent(self) -> bool:
-        """Return whether the connection is open and has no unread bytes from the server, which it
-        would have after the server has ended it. Nothing is sent.
+        """Return whether the connection is open and the server has sent nothing unread. If the
+        server has ended the connection, the result is False. Nothing is sent.
         """
         sock = getattr(self._connection, "_sock", None)
         if self.closed or sock is None:
@@ -270,8 +271,9 @@ class Session(Closable):
             driver._read_timeout = usual
 
     def takes_writes(self) -> bool:
-        """Ask the server whether it still takes writes, and return the answer. This never raises:
-        if the server does not answer, the session is closed and the result is False.
+        """Return whether the server still takes writes: it is not read-only and, in a replication
+        group, is the only primary, with the majority. Never raises: if the query fails, the session
+        is closed and the result is False.
         """
         try:
             found = dict(self.query(show("VARIABLES", hosts.VARIABLES)))
@@ -387,8 +389,8 @@ def explained(reason: str, advice: str) -> Iterator[None]:
 def rerun_transaction(
     session: Session, work: Callable[[], Result], *, attempts: int = ATTEMPTS
 ) -> Result:
-    """Run ``work`` in a transaction of the session, and return its result. After each Conflict, run
-    the whole transaction again. See :func:`rerun`.
+    """Run ``work`` in a transaction of the session, and return its result. After a Conflict, run
+    the whole transaction again, at most ``attempts`` times in all. See :func:`rerun`.
     """
 
     def attempt() -> Result:

@@ -50,11 +50,12 @@ def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Ses
     """Log in, check that the tables have the version this program needs, and return the session.
 
     Args:
-        where, options: as for :func:`countersink.database.connection.connect`.
+        where: the URL or the settings of the database.
+        options: timeouts, isolation level and other options of the session.
 
     Raises:
         SchemaMismatch: there are no tables, or they have another version.
-        StoreError: as raised by ``connect``.
+        StoreError: the login or the check failed.
     """
     session = connect(where, **options)
     try:
@@ -109,8 +110,8 @@ class KeptSession(Closable):
 
     Args:
         connect: opens the session.
-        stop: called while the server is unavailable; if it returns true, :meth:`run` gives up.
-        attempts: after this number of calls that raised Conflict, :meth:`run` gives up.
+        stop: called by :meth:`run` after an Unavailable. If it returns true, ``run`` gives up.
+        attempts: number of calls that raise Conflict after which :meth:`run` gives up.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class KeptSession(Closable):
         self._session: Session | None = None
 
     def __call__(self) -> Session:
-        """Return the session, for one transaction. Open it again if it was lost or idle for 15 s.
+        """Return the session, for one transaction. Open a new one if none is open or it idled 15 s.
 
         Raises:
             StoreError: the session cannot be opened.
@@ -161,14 +162,13 @@ class KeptSession(Closable):
         **kwargs: Params.kwargs,
     ) -> Result:
         """Call ``work`` with the session and the other arguments, and return its result. ``work``
-        is called again after a Conflict or a lost server, so it must first check whether an earlier
-        call was committed.
+        is called again after Conflict or Unavailable, so it must first check whether an earlier
+        call was committed. All other exceptions are raised at once.
 
         Raises:
             Conflict: each attempt conflicted with another transaction.
-            Unavailable: the server did not answer for :data:`PATIENCE_S`, or ``stop`` returned
-                true.
-            StoreError, and the exceptions of ``work``: at once."""
+            Unavailable: the server was unavailable, and ``stop`` returned true, or
+                :data:`PATIENCE_S` had passed since the first Unavailable."""
         deadline: float | None = None
         pause = _PAUSE_S
         while True:
@@ -201,7 +201,7 @@ class KeptSession(Closable):
 
 
 def brief_session(where: Settings | str) -> KeptSession:
-    """Return a session for short work, not opened yet. It waits 3 s for a reply, 2 s for a lock."""
+    """Return a KeptSession for short work, not open yet. It waits 3 s for a reply, 2 for a lock."""
     options = SessionOptions(read_timeout=BRIEF_READ_TIMEOUT_S, lock_wait=BRIEF_LOCK_WAIT_S)
     return KeptSession(partial(open_tables, where, **options))
 
@@ -233,7 +233,8 @@ class Pool:
     Args:
         connect: opens a session, at REPEATABLE READ if :meth:`read` is used.
         usable: gets a kept session and its idle seconds, and returns whether it can be used again.
-            By default: if idle for less than 15 s and, of several hosts, still on the writer.
+            The default requires less than 15 s and, if the URL has several hosts, a server that
+            still takes writes.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class Pool:
         """Yield a session in no transaction. The block must end any transaction that it begins.
 
         Raises:
-            StoreError: no session can be opened. No statement was sent.
+            StoreError: no session can be opened. The block was not run.
         """
         session = self._take() or self._connect()
         try:
@@ -270,7 +271,7 @@ class Pool:
         return self.read_after(lambda session: None, work)
 
     def read_after(self, ready: Ready, work: Callable[[Session], Result]) -> Result:
-        """Read as :meth:`read`, but before the snapshot call ``ready``, which may wait or raise."""
+        """Call ``ready(session)``, which may wait or raise; then ``work`` as :meth:`read` does."""
         kept = self._take()
         if kept is not None:
             with suppress(Unavailable):
@@ -298,7 +299,7 @@ class Pool:
             self._give_back(session)
 
     def _take(self) -> Session | None:
-        """Return the usable kept session used last; None if there is none. Close unusable ones."""
+        """Return the usable kept session used last, or None. Close unusable ones used later."""
         self._check_fork()
         while True:
             with self._lock:
@@ -339,7 +340,8 @@ _CURRENT: ContextVar["Cancellation | None"] = ContextVar("cancellation", default
 
 
 class Cancellation:
-    """Ends the reads of one thread by a :class:`Pool` when another thread calls :meth:`cancel`.
+    """A way to end another thread's reads through a :class:`Pool`: after :meth:`cancel`, its reads
+    in a block of :meth:`applied` raise ReadInterrupted.
 
     Attributes:
         cancelled: whether :meth:`cancel` was called.

@@ -248,7 +248,8 @@ def is_galera(variables: Mapping[str, str]) -> bool:
     """Return whether a server is a node of Galera.
 
     Args:
-        variables: the values of the server's variables :data:`countersink.database.hosts.GALERA`.
+        variables: name → value of the server's variables ``wsrep_on`` and ``wsrep_provider``. A
+            server without Galera may lack them.
     """
     provider = variables.get("wsrep_provider", "none")
     return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")
@@ -272,10 +273,12 @@ SEVERAL_PRIMARIES: Final = (
 
 
 def has_several_primaries(variables: Mapping[str, str]) -> bool:
-    """Return whether a server is a member of a replication group in which all members take writes.
+    """Return whether a server is set up for a replication group in which all members take writes.
+    Only its settings count: it need not be a member now.
 
     Args:
-        variables: the values of the server's variables :data:`GROUP`.
+        variables: name → value of the server's variables :data:`GROUP`. A server without group
+            replication may lack them.
     """
     name, single = (variables.get(each, "") for each in GROUP)
     return bool(name) and single == "OFF"

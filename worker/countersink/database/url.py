@@ -68,7 +68,7 @@ class Settings:
     @classmethod
     def parse(cls, url: str) -> "Settings":
         """Read the URL ``mysql://user:password@host:3306/database?option=value&…``, whose parts are
-        percent-encoded; or ``off://`` for no database.
+        percent-encoded; or ``off://`` for no database. The scheme may also be ``mariadb``.
 
         Several hosts are separated by commas: ``h1:3306,h2:3306``. An IPv6 address is in brackets.
 
@@ -80,6 +80,8 @@ class Settings:
         * ``ssl_ca``, ``ssl_cert``, ``ssl_key``: files. Each of them implies ``ssl=true``.
         * ``ssl_verify``: ``true`` to check the certificate and the host name in it, ``ca`` to check
           the certificate only, ``false`` to check nothing. Each value implies ``ssl=true``.
+
+        With ``ssl=false``, no other ``ssl_`` option may be given.
 
         Raises:
             Misconfigured: the URL cannot be used. The message says why, and never has the password.
@@ -204,7 +206,7 @@ def _with_one_host(url: str) -> list[str]:
 
 def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
     """Check the hosts of a URL with several hosts: names are not empty and have no spaces around
-    them, no host comes twice, and the URL has no ``unix_socket``.
+    them, no host comes twice with the same port, and the URL has no ``unix_socket``.
 
     Raises:
         Misconfigured: one of these does not hold.

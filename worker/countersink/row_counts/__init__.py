@@ -48,8 +48,18 @@ class TrackedTables:
         day: str | None = None,
         app_slots: int = DEFAULT_APP_SLOTS,
     ) -> Plan:
-        """Return the plan that :meth:`track` would carry out, after all of its checks. Nothing is
-        changed. The arguments and the errors are those of :meth:`track`.
+        """Return the plan to track a table: the tracked table, the SQL of its triggers, and
+        warnings. Nothing is changed. The plan is checked as by :meth:`track`, except that some
+        refusals (by the ledger, or by the server at CREATE TRIGGER) come only there.
+
+        Args:
+            table, counter, by, day, app_slots: the table, the counter for its rows, the columns of
+                the key, the day column, and the number of slots, as :meth:`track` takes them.
+
+        Raises:
+            ValueError: the table cannot be tracked in this way. The message says why, and what can
+                be done.
+            Refused: the user lacks a right. The message has the GRANT statement.
         """
         with self._connect() as session:
             return lifecycle.make_plan(session, self._database, table, counter, by, day, app_slots)
@@ -70,13 +80,15 @@ class TrackedTables:
         created, statements on the table wait, about a second at most each time.
 
         If this is interrupted, run it again: it continues. If the table is tracked in just this way
-        already, its triggers are repaired and its rows counted again.
+        already, its triggers are repaired and its rows counted again. After ValueError or Refused,
+        a table that was not tracked before stays untracked, unless it has triggers by then.
 
         Args:
             table: the table: ``name`` (in countersink's database) or ``schema.name``. Each part may
                 be in backquotes.
-            counter: the counter for the rows, which must be unused; by default it is named as
-                ``table`` without backquotes: ``orders``, or ``shop.orders``.
+            counter: the counter for the rows. It must be unused, unless the table is tracked in it
+                already. By default it is named as ``table`` without backquotes: ``orders``, or
+                ``shop.orders``.
             by: columns whose values make the key, in this order; see
                 :mod:`countersink.row_counts.keys`. Without columns all rows have the key ``''``.
             day: a column of type DATE, DATETIME or TIMESTAMP. A row is counted on the column's date
@@ -93,9 +105,8 @@ class TrackedTables:
 
         Raises:
             ValueError: the table cannot be tracked in this way. The message says why, and what can
-                be done. Nothing was changed.
-            Refused: the user lacks a right. The message has the GRANT statement. Nothing was
-                changed.
+                be done.
+            Refused: the user lacks a right. The message has the GRANT statement.
             Conflict: a transaction went on using the table, another process is counting it, or it
                 was truncated or altered meanwhile.
         """
@@ -134,7 +145,8 @@ class TrackedTables:
 
         Raises:
             UnknownCounter: no tracked table, and no counter of a tracked table, has this name.
-            ValueError: the table is tracked in several counters: name one of them.
+            ValueError: the table is tracked in several counters: name one of them. Or the name is
+                a counter of one table, and the name of another.
             TypeError: neither or both of the names are given.
             Conflict: a transaction went on using the table, or another process is counting its
                 rows. Run this again.
@@ -160,23 +172,28 @@ class TrackedTables:
         meanwhile.
 
         Args:
-            table_or_counter, counter, notice: as for :meth:`untrack`.
+            table_or_counter: a table that is tracked in only one counter; or a counter whose name
+                is not also the name of another tracked table.
+            counter: the counter, instead of ``table_or_counter``.
             progress: called while the rows are counted.
+            notice: called with reasons to wait.
 
         Raises:
             UnknownCounter: no tracked table, and no counter of a tracked table, has this name.
-            ValueError: the table is tracked in several counters: name one of them. Or it cannot be
-                tracked any more.
+            ValueError: the table is tracked in several counters: name one of them. Or the name is
+                a counter of one table, and the name of another. Or the table cannot be tracked any
+                more.
             TypeError: neither or both of the names are given.
-            Conflict: as raised by :meth:`track`.
+            Conflict: a transaction went on using the table, another process is counting it, or it
+                was truncated or altered meanwhile. Run this again.
         """
         name = self._find(table_or_counter, counter).counter
         done = lifecycle.count(self._connect, self._database, name, progress, notice)
         return replace(done, tracked=self._of_counter(name))
 
     def check(self, session: Session, tracked: TrackedTable) -> builtins.list[RowDifference]:
-        """Return the problems of a tracked table, such as changed triggers or a wrong count: see
-        :func:`countersink.row_counts.check.check`, also for errors.
+        """Return the problems of a tracked table, such as changed triggers or a wrong count; an
+        empty list if there are none. See :func:`countersink.row_counts.check.check`.
 
         Args:
             session: a session at REPEATABLE READ, outside a transaction.

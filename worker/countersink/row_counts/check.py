@@ -93,16 +93,18 @@ class RowDifference:
 
 
 def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
-    """Return the problems of a tracked table. Rows and counter agree as long as every change
-    of rows fires the table's triggers. They are compared only if table and columns can be read and
-    the counting of the rows has ended; otherwise a problem says why they are not.
+    """Return the problems of a tracked table; an empty list if there are none.
+
+    Rows and counter agree as long as every change of rows fires the table's triggers. They are not
+    compared if the table or a column is missing or cannot be tracked any more, or if the counting
+    of the rows has not ended. Then a problem says so.
 
     Args:
         session: a session at REPEATABLE READ, outside a transaction.
         tracked: the tracked table.
 
     Raises:
-        Conflict: the table was altered again and again during the check.
+        Conflict: each attempt conflicted, for example because the table was altered meanwhile.
         StoreError: a query failed.
     """
     found = rerun(lambda: _check(session, tracked))
@@ -220,7 +222,8 @@ def differences(
             yet, this function takes it.
         tracked: the tracked table.
         table: the table's columns.
-        progress: called at the beginning, after each range of rows, and at the end.
+        progress: called with the number of rows counted so far, and an estimate of all rows: at the
+            beginning, after each range of rows, and at the end.
 
     Raises:
         TableChanged: the table was truncated or altered meanwhile.
@@ -261,6 +264,7 @@ def _table_cells(
 ) -> Iterator[list[tuple[Any, ...]]]:
     """Yield, for each range of the table's primary key, a list of triples: number of a day, key,
     and number of the range's rows with this day and key. A day and key may be in several ranges.
+    If the table cannot be read by ranges, yield one list, for the whole table.
     """
     by, day = table.counted_by(tracked.by, tracked.day)
     source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")
@@ -284,7 +288,7 @@ def _table_cells(
 
 
 def _plain(sql: str) -> str:
-    """Return SQL that contains names, for a statement with bound arguments: a ``%`` in a name is
-    doubled, so that the driver does not take it for a placeholder.
+    """Return ``sql`` with each ``%`` doubled. In a statement with bound arguments, the driver would
+    take a ``%`` in a name for a placeholder.
     """
     return sql.replace("%", "%%")

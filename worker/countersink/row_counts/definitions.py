@@ -57,7 +57,7 @@ class TrackedTable:
 
 
 def parse(table: str, database: str) -> tuple[str, str]:
-    """Split the name of a table into its database and the name itself.
+    """Return the database of a table and its name, both without backquotes.
 
     Args:
         table: ``name`` or ``schema.name``. Each part may be in backquotes; a backquote within such
@@ -121,11 +121,14 @@ def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: s
     """Return the only tracked table that a name means.
 
     Args:
-        tracked, table_or_counter, database: as for :func:`find`.
+        tracked: all tracked tables.
+        table_or_counter: the name: a counter, or a table as :func:`parse` takes it.
+        database: the database that is meant if the name has none.
 
     Raises:
         UnknownCounter: no tracked table, and no counter of a tracked table, has this name.
-        ValueError: the table is tracked in several counters, or :func:`find` raises it.
+        ValueError: the table is tracked in several counters. Or the name is the counter of one
+            tracked table, and the name of another tracked table.
     """
     found = find(tracked, table_or_counter, database)
     if not found:
@@ -165,6 +168,10 @@ def read(session: Session, counter: str, lock: str = "") -> TrackedTable | None:
         lock: `` FOR UPDATE`` (or `` FOR UPDATE NOWAIT``) to lock the row of ``tracked_table`` until
             the transaction ends; empty for no lock. With a lock the query reads the present row,
             not that of the transaction's snapshot, and does not begin the snapshot.
+
+    Raises:
+        Conflict: with a lock: another transaction holds the row's lock for too long, or with NOWAIT
+            at all.
     """
     select = f"SELECT {_COLUMNS} FROM tracked_table WHERE counter = %s{lock}"
     rows = session.query(select, (counter,))

@@ -109,11 +109,9 @@ def decode(key: bytes, columns: int) -> tuple[str | None, ...]:
 
 
 def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
-    """Return an SQL expression for the key of a row. Its type is binary, and its value is never
-    NULL.
-
-    The expression does not depend on the session's character set or ``sql_mode``, because its
-    literals are hex digits.
+    """Return an SQL expression for the key of a row, cut if it has more than 255 bytes. Its type is
+    binary, and its value is never NULL. It does not depend on the session's character set or
+    ``sql_mode``, because its literals are hex digits.
 
     Args:
         columns: the columns of the key.
@@ -127,9 +125,9 @@ def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
 
 
 def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
-    """Return the complete values of a key that was cut, and the beginning of the value after them,
-    in which it was cut; ``row_count`` compares them with its conditions. Return None if the key was
-    not cut, or if no trigger can have written it.
+    """Return the values of a cut key that are complete, and the beginning of its next value, which
+    was cut. Return None if the key was not cut, or if no trigger can have written it. A key counts
+    as cut if it has 252 to 255 bytes and ends with ``~`` and 16 hex digits.
     """
     match = _CUT.fullmatch(key)
     if match is None:
@@ -143,18 +141,19 @@ def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
 
 
 def bucket_sql(day: Column | None, prefix: str = "") -> str:
-    """Return an SQL expression for the beginning of a row's bucket, a date for the column
-    ``bucket``. The arguments are those of :func:`number_sql`.
+    """Return an SQL expression for the beginning of a row's bucket: a date, for the column
+    ``bucket``. For ``day``, the day column, and for ``prefix`` see :func:`number_sql`.
     """
     return f"'{ONLY_DAY}'" if day is None else f"FROM_DAYS({number_sql(day, prefix)})"
 
 
 def number_sql(day: Column | None, prefix: str = "") -> str:
     """Return an SQL expression for the number of a row's day, as TO_DAYS() counts days. It is never
-    NULL.
+    NULL: for NULL, a zero date or a day before 1970 it is the number of 1969-12-31. For a day
+    after 9999-12-26 it is that of 9999-12-26.
 
     Args:
-        day: the day column; None if the table has none.
+        day: the day column; None if there is none, so that each row has the day 1970-01-01.
         prefix: SQL that precedes the column: ``NEW.``, ``OLD.``, or a table's name and a dot.
     """
     if day is None:
@@ -181,8 +180,8 @@ def is_day(label: int) -> bool:
 
 
 def _cut_sql(key: str) -> str:
-    """Return an SQL expression that cuts a binary key as
-    :func:`countersink.runtime.limits.cut_bytes` does.
+    """Return an SQL expression for a binary key, cut if it has more than 255 bytes: its beginning,
+    ``~`` and a digest, as by :func:`countersink.runtime.limits.cut_bytes`.
 
     Args:
         key: SQL for the key.
@@ -274,8 +273,8 @@ class Alike:
             self._known.update(zip(part, [bool(valid and each) for each in answers], strict=True))
 
     def matches(self, value: str | None) -> bool:
-        """Return whether a value of a key meets the condition. :meth:`compare` must have been
-        called with this value before.
+        """Return whether a value of a key meets the condition; None does not. :meth:`compare` must
+        have been called with any other value before.
         """
         return self._known[value]
 
@@ -323,11 +322,11 @@ def condition(session: Session, column: Column, value: object) -> Condition:
         column: a column of the key.
         value: an int or bool for integers, BIT and YEAR; an int or Decimal for DECIMAL; a date for
             DATE; a naive datetime for DATETIME (a date means its midnight); a timedelta or time for
-            TIME; bytes for BINARY and VARBINARY; a str for all other types. Not None: for NULL the
-            caller uses :class:`Exactly`.
+            TIME; bytes for BINARY and VARBINARY; a str for texts, ENUM, SET, UUID and INET. Not
+            None: for NULL the caller uses :class:`Exactly`.
 
     Raises:
-        TypeError: the value has another type.
+        TypeError: the value has another type, or the column has a type not named above.
         ValueError: the value is invalid for the column's type.
         StoreError: a query failed.
     """
