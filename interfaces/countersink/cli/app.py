@@ -197,12 +197,12 @@ def app() -> None:
 
 
 def run(args: list[str] | None = None) -> int:
-    """Run the command line with the arguments ``args``, and return the exit status. Without
-    ``args``, the arguments are those of this process.
+    """Run the command line with the arguments ``args``, and return the exit status. If ``args`` is
+    None, the arguments are those of this process.
 
     No exception is raised: an error is printed on stderr as one sentence (see ``cli/errors.py``).
-    If a shell runs this process to get completions, no error is printed, and the status is 0 even
-    after an error.
+    Nothing is printed after Ctrl-C, or if the reader of stdout closed the pipe. If a shell runs
+    this process to get completions, no error is printed, and the status is 0 even after an error.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

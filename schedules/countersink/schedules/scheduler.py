@@ -53,14 +53,15 @@ FAILED: Final = 1
 def run(
     options: SchedulerOptions, *, stop: Stop | None = None, vitals: ProcessVitals | None = None
 ) -> int:
-    """Plan runs until a stop is requested (by SIGTERM, SIGINT or ``stop``). While a server is away,
-    the scheduler waits for it.
+    """Plan runs until a stop is requested (by SIGTERM, SIGINT or ``stop``). While MySQL is away,
+    the scheduler waits for it. While Redis is away, it plans runs, and hands them to RQ later.
 
     Args:
         options: the options of the scheduler.
         stop: the request to stop, with which another thread can end the process; None if only
             signals can.
-        vitals: the state and numbers for metrics; they are updated during the call.
+        vitals: the state and numbers for metrics, which are updated during the call; None if they
+            are not needed.
 
     Returns:
         The exit status: 0 after a stop; 1 if the tables are too new for this program, or after an
@@ -113,7 +114,7 @@ def run(
 
 
 class _WakeTimer:
-    """A timer that wakes the main thread of the scheduler at a planned time."""
+    """A timer that ends the wait of the scheduler's main thread at a planned time."""
 
     def __init__(self) -> None:
         self._awake = threading.Event()
@@ -122,17 +123,19 @@ class _WakeTimer:
         self._timer.start()
 
     def wake_in(self, seconds: float) -> None:
-        """Wake the main thread after this number of seconds. This replaces the time that was set
-        before."""
+        """Set the timer: it calls :meth:`wake` after this number of seconds, once. This replaces a
+        time that was set before."""
         at = datetime.now(UTC) + timedelta(seconds=seconds)
         self._timer.add_job(self.wake, "date", run_date=at, id="next", replace_existing=True)
 
     def wake(self) -> None:
-        """Wake the main thread now. Any thread may call this."""
+        """End the main thread's :meth:`wait` now. If it does not wait now, its next wait returns at
+        once. Any thread may call this."""
         self._awake.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until :meth:`wake` is called, for at most this number of seconds."""
+        """Wait until the timer or a thread calls :meth:`wake`, for at most this number of seconds.
+        Return at once if it was called since the last wait."""
         self._awake.wait(seconds)
         self._awake.clear()
 
@@ -147,8 +150,9 @@ longer ago, only the first gets one."""
 
 
 class Planner:
-    """Plans due runs, gives back runs whose processes are silent, and puts runs into RQ's queue, in
-    passes that are some seconds apart. For use in one thread.
+    """Plans due runs, gives back runs whose processes are silent, and puts runs into RQ's queue.
+    Each call of :meth:`plan_once` is one pass; the caller waits between passes. For use in one
+    thread.
 
     Args:
         session: returns a session with short time-outs, and opens it again after a loss.
@@ -170,8 +174,9 @@ class Planner:
         self._last_pass = 0.0
 
     def plan_once(self) -> float:
-        """Make one pass. Returns the seconds until the next planned time, at most ``look_every_s``.
-        If Redis fails, that is logged, and the due runs are handed over in a later pass.
+        """Plan due runs, give back silent ones, and put due runs into RQ's queue, once. Returns the
+        seconds until the next planned time, at most ``look_every_s``. If Redis fails, that is
+        logged, and the due runs are put into the queue in a later pass.
 
         Raises:
             StoreError: the database failed; call this again.
@@ -198,8 +203,8 @@ class Planner:
         return wait_s
 
     def _configure(self, session: Session, name: str, times: Times) -> None:
-        """Write the times of a job to its row. This is done once for each job in the life of this
-        process, and again if the row is gone.
+        """Write the times of a job to its row, which is made if it is missing. The caller does this
+        once for each job in the life of this process, and again if the row is gone.
         """
         cron = times.cron
         text = OFF if cron is None else cron.text
@@ -222,7 +227,8 @@ class Planner:
 
     def _plan(self, session: Session, jobs: Mapping[str, JobRow]) -> float:
         """Plan the due runs of ``jobs``. Return the seconds until the next planned time, at most
-        ``look_every_s``. Jobs that are paused, off, or not in the options are left out."""
+        ``look_every_s``. Jobs that are paused, off, or not in the options are left out, and those
+        whose cron expression or time zone is not valid here."""
         now = runs.clock(session)
         wait = timedelta(seconds=self._options.look_every_s)
         for job in jobs.values():
@@ -242,7 +248,17 @@ class Planner:
         self, session: Session, job: JobRow, cron: Cron, now: datetime
     ) -> datetime | None:
         """Plan the due runs of one job. Returns the job's next time; None if there is none. Returns
-        ``now`` if the job was changed or paused meanwhile, so that it must be read again."""
+        ``now`` if the job was changed or paused meanwhile, so that it must be read again.
+
+        Of the times that are longer ago than ``RECENT``, only the first gets a run. If the job has
+        no next time, or a later one than ``cron`` says, the time that ``cron`` says is written.
+
+        Args:
+            session: a session outside a transaction.
+            job: the job's row, as it was read.
+            cron: the cron expression in that row.
+            now: the time of the database.
+        """
         while job.next_at is not None and job.next_at <= now:
             following = cron.after(max(job.next_at, now - RECENT))
             if not rerun(partial(runs.claim, session, job, following)):
@@ -259,8 +275,9 @@ class Planner:
         return job.next_at
 
     def _give_back(self, session: Session, found: list[OpenRun]) -> None:
-        """Let each run in ``found`` be started again of which this process has seen no new
-        heartbeat for ``silent_s`` seconds."""
+        """Let the silent runs in ``found`` be started again: running ones of which this process has
+        seen no new heartbeat for ``silent_s`` seconds. After a long gap between two passes, it
+        counts these seconds anew, since the process may have been frozen."""
         now = time.monotonic()
         if now - self._last_pass > 3 * self._options.look_every_s:
             self._silent.clear()  # this process was frozen, and perhaps the runs, too
@@ -280,7 +297,8 @@ class Planner:
                 )
 
     def _hand_over(self, due: list[OpenRun]) -> None:
-        """Put each due run into RQ's queue, except the runs that RQ has already."""
+        """Put the next attempt of each due run into RQ's queue, unless RQ has it already, waiting
+        or started. Raises StreamError."""
         if not due and self._redis.lasted_s is None:
             return
         waiting = self._queue.waiting()

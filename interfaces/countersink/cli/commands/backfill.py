@@ -82,11 +82,12 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
 
 
 def _with_amounts(options: BackfillOptions) -> BackfillOptions:
-    """Look for a column of the sources that probably contains amounts, ask the user at the terminal
+    """Look for a column of the sources (CSV, NDJSON) that probably contains amounts, ask the user
     whether to add up its values, and return the options with the answer: with this amount column,
     or with ``count_lines``. The question is about the first such column. If there is none, or if
-    ``--amount-column`` or ``--count-lines`` is given, do not ask, and return the options unchanged.
-    Pipes, and files that cannot be read, are skipped."""
+    ``--amount-column``, ``--count-lines`` or ``--visitor`` is given, do not ask, and return the
+    options unchanged. Pipes, and files that cannot be read or have a wrong header, are skipped. The
+    caller makes sure that stdin is a terminal."""
     # A pipe can be read only once.
     files = [each for each in content.expand(options.sources)[0] if each.size is not None]
     for source in () if options.count_lines or options.recipe.amount_column else files:
@@ -118,17 +119,25 @@ class _Call:
 
     @property
     def as_json(self) -> bool:
-        """Whether results and notices are JSON. Messages about rejected lines that name no counter
-        are text in any case."""
+        """Whether results and notices are JSON (``--format json``). Messages about rejected lines
+        that name no counter are text in any case."""
         return bool(settings.option_value("format") == "json")
 
     def run_each_counter(self, options: BackfillOptions) -> int:
         """Make one run for each counter that the sources name, print the results, and return the
-        exit status of the command. Lines that name no counter are rejected, before the first run.
+        exit status of the command. First, all sources are searched for counters. The search rejects
+        lines that cannot be read, name no counter, or name a counter that a backfill may not count.
 
-        If a signal stopped the command, the status is 130 (SIGINT) or 143 (SIGTERM). Otherwise it
-        is 1 if a run failed; 3 if ``--max-rejects`` ended a run, or if a run, or the search for
-        counters, rejected more lines than ``allowed``; else 0."""
+        If a signal asked the command to stop, the status is 130 (SIGINT) or 143 (SIGTERM).
+        Otherwise it is 1 if a run failed; 3 if ``--max-rejects`` ended a run, or if a run, or the
+        search for counters, rejected more lines than ``allowed``; else 0.
+
+        Raises:
+            BackfillError: the search failed, for example because a source is a pipe; or a run
+                cannot continue.
+            Misuse: an option is wrong for the sources or one of the counters.
+            StoreError, StreamError: MySQL or Redis failed.
+        """
         found = exported(self.url, options, self.stop)
         for stray in found.strays[:_STRAYS_SHOWN]:
             click.echo(f"rejected: {output.display(stray)}", err=True)
@@ -156,11 +165,14 @@ class _Call:
         return Exit.FAILED if Exit.FAILED in statuses else max(statuses)
 
     def run(self, options: BackfillOptions) -> BackfillReport:
-        """Make one run, and return its report. Print on stderr the progress, the notices of the
-        run, and why the first of the failed sources failed.
+        """Make one run, and return its report. Print on stderr the progress (if stderr is a
+        terminal), the notices of the run, and why sources failed: the reasons of the first five,
+        and the number of the others.
 
         Raises:
             Misuse: an option is wrong for the sources or the counter.
+            BackfillError: the run cannot continue for another reason.
+            StoreError, StreamError: MySQL or Redis failed.
         """
         said: list[str] = []
 
@@ -227,16 +239,16 @@ _MEMBERS: Final = (
 
 
 def _document(report: BackfillReport) -> dict[str, Any]:
-    """Return the report of a run as a JSON document, without the corrections: the command writes
-    them as the last member, ``drift``, if there is one run only."""
+    """Return the report of a run as a JSON document, without the corrections of a reconcile. The
+    caller adds these as the last member, ``drift``; with ``--counter-column``, nobody does."""
     by_day = [{"day": day, "amount": amount} for day, amount in report.by_day]
     sources = [asdict(one) for one in report.sources]
     return output.document(report, _MEMBERS, by_day=by_day, sources=sources)
 
 
 def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> None:
-    """Print the report of a run as text. ``drift`` has the corrections of a reconcile. With
-    ``dry_run``, the text says "would add" or "would correct"."""
+    """Print the report of a run as text. ``drift`` has the corrections of a reconcile, of which the
+    first are shown. With ``dry_run``, the text says "would add" or "would correct"."""
     if report.sources:
         _show_sources(report)
     if report.by_day:

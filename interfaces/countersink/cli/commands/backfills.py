@@ -196,8 +196,8 @@ def _show_sources(sources: Sequence[RunSource]) -> None:
 
 
 def _show_rejected(rejected: Sequence[output.Document], more: int) -> None:
-    """Print rejected lines. ``more`` is the number of further rejected lines, which is printed at
-    the end."""
+    """Print rejected lines. ``more`` is the number of further rejected lines; it is printed at the
+    end if it is not 0. If no line was rejected, print that."""
     for row in rejected:
         source, reason, text = (output.display(row[name]) for name in ("source", "reason", "text"))
         click.echo(f"{source} line {row['line']}: {reason}: {text}")
@@ -207,7 +207,7 @@ def _show_rejected(rejected: Sequence[output.Document], more: int) -> None:
 
 
 def _undone_sentence(done: Undone) -> str:
-    """Return the result of an undo as a sentence."""
+    """Return the result of an undo, which may have been stopped before its end, as a sentence."""
     several = len(done.runs) > 1
     runs = f"{'runs' if several else 'run'} {', '.join(map(str, done.runs))}"
     if done.state != "undone":
@@ -232,9 +232,10 @@ def drift_document(one: Drift) -> dict[str, object]:
 
 
 def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
-    """Print the first corrections of a reconcile, at most ``DRIFT_SHOWN``, as a table; if there are
-    none, print nothing. ``corrections`` is the number of all. If the table does not show all, print
-    the number of the others, followed by ``where``, a text that says how to list all."""
+    """Print the first corrections of a reconcile, at most ``DRIFT_SHOWN``, as a table; if ``drift``
+    is empty, print nothing. ``corrections`` is the number of all. If the table does not show all,
+    print the number of the others, followed by ``where``: a text that says how to list all, or
+    ``''``."""
     first: Sequence[Drift] = [one for one, _ in zip(drift, range(DRIFT_SHOWN), strict=False)]
     if not first:
         return

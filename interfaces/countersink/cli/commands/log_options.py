@@ -1,6 +1,5 @@
 """The flags of ``countersink backfill``, and the errors of their values and combinations. ``tail``
-uses some of them, too: ``--input-format`` to ``--visitor``, and ``--allow-rejects``.
-"""
+uses some of them, too: ``--input-format`` to ``--visitor``, and ``--allow-rejects``."""
 
 import re
 import shlex
@@ -30,7 +29,8 @@ class _Conditions(values.Checked[Condition]):
     ``countersink.toml``, spaces separate conditions, and quotes work as in a shell."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """Return the texts of the conditions in an environment variable or in the file."""
+        """Return the texts of the conditions in ``rv``: the text of an environment variable or of a
+        key in the file. Raise click.BadParameter if it cannot be split, as with an open quote."""
         try:
             return shlex.split(rv)
         except ValueError as error:
@@ -52,8 +52,8 @@ CONDITION: Final = _Conditions("condition", _condition)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many lines may be rejected with exit status 0, at most: ``lines`` if ``percent`` is None,
-    else ``percent`` per cent of the lines that were read."""
+    """Most lines that may be rejected with exit status 0: the number ``lines`` if ``percent`` is
+    None, else ``percent`` per cent of the lines that were read."""
 
     lines: int = 0
     percent: float | None = None
@@ -347,8 +347,8 @@ backfill_options: Final = settings.together(
 
 
 def read(given: dict[str, Any]) -> BackfillOptions:
-    """Return the options of a backfill. ``given`` has the values of :data:`backfill_options` by
-    their parameters' names; this function changes the dict.
+    """Return the options of a backfill. ``given`` has the values of :data:`backfill_options`,
+    without ``--allow-rejects``, by their parameters' names; this function changes the dict.
 
     Raises:
         click.UsageError: options exclude each other, one is missing, or a value is wrong."""

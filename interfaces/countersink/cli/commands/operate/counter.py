@@ -307,8 +307,9 @@ def max_keys_command(keys: MaxKeys | None) -> None:
 
 
 def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return, as texts, the breakdowns of the counter ``name`` that are not in ``wanted``, which
-    ``counter set`` is to delete. Return an empty list if the counter does not exist."""
+    """Return, as texts, the breakdowns of the counter ``name`` that ``counter set`` is to delete:
+    those whose dimensions are not in ``wanted``, the list of the breakdowns to keep or to make.
+    Return an empty list if the counter does not exist."""
     try:
         present = store.counters.show(name).breakdowns
     except UnknownCounter:

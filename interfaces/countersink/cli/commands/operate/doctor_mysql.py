@@ -45,10 +45,10 @@ _UPDATE: Final = "UPDATE {0} SET {1} = {1} WHERE FALSE"
 
 def lines(url: str) -> Iterator[Finding]:
     """Yield the findings of all checks on the database. If the URL names several hosts, the
-    findings on each host come first. If no connection can be made, the last finding is a failure
-    that says so. If the tables are missing, have another version or cannot be read, the last
-    finding is a failure that says so, and the tables are not checked. StoreError is raised if the
-    server fails later."""
+    findings on each host come first. If the URL is wrong or no connection can be made, the last
+    finding is a failure that says so. If the tables are missing, have another version or cannot be
+    read, the last finding is a failure that says so, and the tables are not checked. StoreError is
+    raised if the server fails in another check."""
     try:
         settings = Settings.parse(url)
         if settings.others:
@@ -101,8 +101,9 @@ def lines(url: str) -> Iterator[Finding]:
 
 def _hosts(settings: Settings) -> Iterator[Finding]:
     """Yield a finding for each host of a URL with several hosts: a warning if the host does not
-    answer, else whether countersink uses it. Then yield a failure if several hosts take writes and
-    do not all belong to one cluster."""
+    answer or refuses, else ``ok`` with a text: whether countersink uses the host, or that it is a
+    Galera node that takes writes. Then yield a failure if several hosts take writes and do not all
+    belong to one cluster."""
     writers: dict[str, object] = {}
     for host in settings.each_host():
         try:
@@ -190,7 +191,8 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
 
 def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
     """Yield the findings on a Galera cluster: one with its size and the node to which countersink
-    writes, and a warning if flow control paused writes for too long."""
+    writes (a warning if it has fewer than three nodes), and a warning if flow control paused writes
+    for too long."""
     node = galera.read_node(session)
     status = _status(session)
     size = int(status.get("wsrep_cluster_size", 0))
@@ -223,8 +225,9 @@ def _consistency(variables: dict[str, str]) -> Finding:
 
 
 def _members(session: Session) -> Finding:
-    """Return the finding on the members of a replication group (MySQL's Group Replication). If the
-    list of members cannot be read, the finding is a warning."""
+    """Return the finding on the members of a replication group (MySQL's Group Replication). It is a
+    failure if half of them or more are not online. It is a warning if any is not online, if fewer
+    than three are, if their versions differ, or if the list of members cannot be read."""
     try:
         members = session.query(
             "SELECT CONCAT(member_host, ':', member_port), member_state, member_role,"

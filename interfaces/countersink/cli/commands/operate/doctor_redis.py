@@ -85,8 +85,8 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
 
 
 def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
-    """Yield the findings on the nodes of a Redis Cluster. A finding that several nodes share is
-    yielded once, with their names."""
+    """Yield the findings on the nodes of a Redis Cluster, also on nodes that do not answer. Equal
+    findings are yielded once, with the names of their nodes (for all nodes: with the number)."""
     with mapped():
         topology = cluster.topology(0.0)
     replicas = len(topology.nodes) - len(topology.masters)
@@ -124,7 +124,7 @@ class RedisState:
     Attributes:
         client: a client that sends commands to this server only.
         info: the server's reply to INFO.
-        is_master: whether the server is a master; True for a single Redis.
+        is_master: whether the server is a master; True for a single Redis, even for a replica.
         in_cluster: whether the server is a node of a cluster.
     """
 
@@ -139,8 +139,8 @@ def _on_each(
     check: str,
     findings: Callable[[RedisState], Iterable[Finding]],
 ) -> Iterator[Finding]:
-    """Yield the findings of one check on several nodes. A finding that several nodes share is
-    yielded once, with their names. If a node does not answer or refuses, a finding says so."""
+    """Yield the findings of a check on ``nodes``. Equal ones are yielded once, with the names of
+    their nodes (for all: the number). A node that does not answer or refuses gets a failure."""
     found: dict[Finding, list[str]] = {}
     for name, node in nodes.items():
         try:
@@ -368,7 +368,7 @@ def _refusals(client: redis.Redis, user: str, commands: Iterable[Sequence[str]])
     """Return Redis's reason for each of ``commands`` that it would refuse to ``user``.
 
     Raises:
-        StreamError: ACL DRYRUN is missing, or not allowed."""
+        StreamError: ACL DRYRUN is missing or not allowed, or Redis does not answer."""
     replies = (as_text(command(client, "ACL", "DRYRUN", user, *each)) for each in commands)
     return [reply for reply in replies if reply != "OK"]
 

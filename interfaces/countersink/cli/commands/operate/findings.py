@@ -16,8 +16,8 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        status: ``ok``; ``warn`` if it works, but counts can be lost or delayed; ``fail`` if it does
-            not work, or counts would be wrong.
+        status: ``ok``; ``warn`` if the installation works, but counts can be lost or delayed;
+            ``fail`` if it does not work, or counts would be wrong.
         found: text that says what the check found.
         advice: text that says what to do; empty where the status is ``ok``.
         check: the name of the check, which is the same in every release; empty until :func:`named`
@@ -36,7 +36,7 @@ fail: Final = partial(Finding, "fail")
 
 
 def named(check: str, *findings: Finding) -> Iterator[Finding]:
-    """Yield the findings, each with its attribute ``check`` set to the argument ``check``."""
+    """Yield copies of the findings, with the argument ``check`` as their attribute ``check``."""
     return (replace(each, check=check) for each in findings)
 
 
@@ -49,7 +49,8 @@ such a difference, increments near midnight count for the wrong day."""
 def clock(server: str, ahead_ms: int) -> Finding:
     """Return the finding on a server's clock that is ``ahead_ms`` milliseconds ahead of this
     machine's clock. A negative number means that it is behind. In either direction, the finding is
-    a warning from ``CLOCK_WARN_MS`` on, and a failure from ``CLOCK_FAIL_MS`` on."""
+    a warning from ``CLOCK_WARN_MS`` on, and a failure from ``CLOCK_FAIL_MS`` on; below, it is
+    ``ok``. ``server`` is the server's name in the text."""
     apart = abs(ahead_ms)
     relation = "ahead of" if ahead_ms > 0 else "behind"
     found = f"{server} is {ago(apart / 1000)} {relation} this machine"

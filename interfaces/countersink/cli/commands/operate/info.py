@@ -76,12 +76,12 @@ def command(watch: bool, every: float) -> None:
 
 
 def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
-    """Return the document of ``--format json``, read from Redis and MySQL. If ``mysql_url`` is None
-    or MySQL does not answer, the members that come from MySQL are null. The members
-    ``dead_unknown`` and ``schedules.unknown`` then have the reason.
+    """Return the document of ``--format json``, read from Redis and MySQL. If ``mysql_url`` is
+    None, or MySQL does not answer or refuses, the members that come from MySQL, and those of
+    ``schedules``, are null; ``dead_unknown`` and ``schedules.unknown`` then have the reason.
 
     Raises:
-        StreamError: as :func:`queue_state`."""
+        StreamError: Redis does not answer or refuses. In a cluster: no master answers."""
     return {**queue_state(client), **_database_state(mysql_url)}
 
 
@@ -93,9 +93,9 @@ def _database_state(mysql_url: str | None) -> dict[str, Any]:
 
 
 def _uncounted(session: Session) -> dict[str, Any]:
-    """Return the numbers of dead rows, the amounts counted in ``__overflow__`` since yesterday
-    (UTC), and the numbers of entries that Redis has lost. Names of counters are left out, because
-    readers of this document may not be allowed to see all counters."""
+    """Return the numbers of dead rows, the amount counted in ``__overflow__`` since yesterday (UTC)
+    with the number of its counters, and the losses of entries in Redis. Names of counters are left
+    out, because readers of this document may not be allowed to see all counters."""
     by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
     return {
         "dead": sum(by_reason.values()),
@@ -325,18 +325,18 @@ def ask_masters(
 
 def now_and_away(client: redis.Redis) -> tuple[int, dict[str, str]]:
     """Return the time of Redis in Unix ms (the latest of all masters), and the masters that do not
-    answer, each with the reason. Raises what :func:`ask_masters` raises."""
+    answer or refuse, each with the reason. Raises StreamError if no server answers."""
     away: dict[str, str] = {}
     return max(ask_masters(client, away, time_us)) // 1000, away
 
 
 def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[dict[str, Any]]:
-    """Return a JSON document with the state of each partition that producers use or ever used,
-    sorted by the partition's number.
+    """Return the states of the partitions that producers use or ever used, sorted by number: one
+    JSON document for each. Of a master that does not answer, partitions no longer used are missing.
 
     A state has the number of entries (applied ones are deleted), the number of pending entries, the
-    time of the oldest entry, its age ``lag_ms``, and the bytes of memory. They are null if the
-    partition's node does not answer. Time and age are also null if there are no entries.
+    time of the oldest entry, its age ``lag_ms``, and the bytes of memory. All are null if the node
+    does not answer; time and age also without entries, and bytes if the stream does not exist.
 
     Args:
         client: the client of Redis.
@@ -383,8 +383,8 @@ def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
 
 
 def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
-    """Return the last heartbeat of each worker, by the worker's consumer name, from one server. It
-    is a dict of texts (see ``stream/progress.py``); its age in seconds is added as ``silent_s``."""
+    """Return the workers' last heartbeats that one server has, by the worker's consumer name. Each
+    is a dict of texts (see ``stream/progress.py``), with its age in seconds as ``silent_s``."""
     workers: dict[str, dict[str, str]] = {}
     for key in client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000):
         fields: Any = client.hgetall(key)

@@ -114,9 +114,9 @@ OVERDUE_MINUTES: Final = 5
 
 def schedules_state(mysql_url: str | None) -> dict[str, Any]:
     """Return the state of the scheduled jobs as JSON. It tells whether a scheduler plans the jobs,
-    which jobs fail, and which runs come next or are overdue. It has the last compaction and, for
-    each job, the last success and the number of runs by state. If ``mysql_url`` is None or MySQL
-    does not answer, all this is null, and the member ``unknown`` has the reason."""
+    which jobs fail, and which runs come next or are overdue. It has the last successful compaction
+    and, for each job, the last success and the number of runs by state. If ``mysql_url`` is None,
+    or MySQL does not answer or refuses, all this is null, and ``unknown`` has the reason."""
     names = ("planning", "failing", "last_compaction", "next", "overdue", "jobs")
     return ask_mysql(mysql_url, _state_of, names, "unknown")
 

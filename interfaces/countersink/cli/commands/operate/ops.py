@@ -95,8 +95,9 @@ def _checksums(file: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Make the directory of a file, and write the file atomically: a file that was written in part
-    would look to the next run like one that the user has changed."""
+    """Make the directory of a file if it is missing, and write the file atomically. Otherwise, the
+    next run could find a file that was written in part, and take it for one that the user has
+    changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(path) as file:
         file.write(content)

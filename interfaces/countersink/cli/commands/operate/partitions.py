@@ -64,9 +64,9 @@ def _print(streams: Sequence[dict[str, Any]]) -> None:
 
 
 def partition_layout(client: redis.Redis) -> dict[str, Any]:
-    """Return the document of ``--format json``. It has all partitions that were ever used, the
-    masters of a cluster (none for a single Redis), and warnings. It also has the number of
-    partitions that producers use, or null if the master that stores it does not answer.
+    """Return the document of ``--format json``. It has the partitions that producers use or ever
+    used, the masters of a cluster (none for a single Redis), and warnings. It also has the number
+    of partitions that producers use, or null if the master that stores it does not answer.
 
     Raises:
         StreamError: Redis does not answer or refuses. In a cluster: no node answers.
@@ -121,8 +121,8 @@ def _warnings(
 
 def _enough(client: redis.Redis, masters: Sequence[str]) -> int | None:
     """Return the smallest number of partitions with which each of ``masters`` (addresses) has at
-    least one partition. A warning advises it. Return None if the maximum number of partitions is
-    not enough."""
+    least one partition; the caller's warning advises it. Return None if the maximum number of
+    partitions is not enough, or if there are no masters."""
     bare = set(masters)
     for partition in range(names.MAX_PARTITIONS if masters else 0):
         bare.discard(names.master_of(client, partition) or "")

@@ -74,7 +74,7 @@ def _open_tables(reason: str | None) -> Session:
     or None without this option.
 
     Raises:
-        Misuse: the reason is unknown to this version, and no dead row has it.
+        Misuse: the reason is unknown to this version, and no dead row has it, kept or not kept.
     """
     session = settings.open_tables()
     if reason is not None and reason not in set(DeadReason):
@@ -236,8 +236,8 @@ def spool_replay_command(directory: Path) -> int:
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """Print on stderr the warnings that a replay logs inside the block. They are about bytes that
-    were cut off or skipped, and about files that cannot be read."""
+    """Print on stderr the warnings and errors that a replay logs inside the block. They are about
+    records that are cut off or corrupt, and about files that cannot be read or written."""
 
     class Notices(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
