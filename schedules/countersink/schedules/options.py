@@ -50,8 +50,8 @@ class Cron:
         text: the expression as given.
 
     Raises:
-        ValueError: the text is no cron expression, or the time zone is unknown; the message says
-            why.
+        ValueError: the text is no cron expression, or is longer than ``MAX_LENGTH``, or the time
+            zone is unknown; the message says why.
     """
 
     def __init__(self, text: str, time_zone: str = "UTC") -> None:
@@ -82,7 +82,7 @@ def parse(text: str, time_zone: str = "UTC") -> Cron | None:
     """Return the cron expression in ``text``; None if ``text`` is ``off``.
 
     Args:
-        text: a cron expression, or ``off``.
+        text: a cron expression, or ``off`` in any case of letters.
         time_zone: IANA name of the expression's time zone. It is checked for ``off``, too.
 
     Raises:
@@ -113,7 +113,7 @@ class Times:
         limit_s: seconds that a run of the job may take. A run is asked to stop a little earlier.
 
     Raises:
-        ValueError: the limit is out of range.
+        ValueError: the limit is below 1 second or above 7 days.
     """
 
     cron: Cron | None
@@ -142,7 +142,8 @@ class SchedulerOptions:
         stop_within_s: seconds after a stop signal at which the process ends in any case.
 
     Raises:
-        ValueError: a number is out of range, or a job's name is invalid.
+        ValueError: a number of seconds is not above 0, or is infinite; or a job's name is not 1 to
+            64 letters, digits, _ and -.
     """
 
     mysql_url: str = field(repr=False)
@@ -169,18 +170,21 @@ class JobOptions:
         compact_grace_s: seconds that must have passed since the end of a bucket before it counts as
             closed. Until then, late events are expected.
         compact_threshold: number of slot rows, without slot 0, that a key may have in an open
-            bucket. Keys with more are compacted there, and smaller keys that lie between them; in
-            closed buckets, all keys are.
-        compact_rows: number of slot rows that a transaction of compaction or retention moves at
-            first. Without conflicts with writers the number grows, up to eight times this value;
-            after conflicts it shrinks.
+            bucket. Keys with more are compacted there, and some of the smaller keys that lie
+            between them. In closed buckets, all keys are compacted.
+        compact_rows: about how many slot rows a transaction of compaction or retention moves at
+            first. Without conflicts with writers the number grows, up to eight times this value (in
+            open buckets, up to this value); after conflicts it shrinks.
         compact_share: share of the time in which compaction, retention and pruning work, above 0
             and at most 1. In the rest of the time they pause.
-        ledger_days: days for which guard rows are kept, with or without a fraction.
+        ledger_days: days for which guard rows are kept, with or without a fraction. They are kept
+            for longer while an older entry is still in a stream.
         alarm_lag_s: seconds that the oldest entry may have waited in the queue. If it has waited
             longer, an alarm is raised.
-        alarm_dead: number of dead letters that may exist. If there are more, an alarm is raised.
-        runs_days: days for which ended runs are kept in the table ``job_run``.
+        alarm_dead: number of dead letters that may exist, with those that were only counted because
+            there was no room for them. If there are more, an alarm is raised.
+        runs_days: days after its planned time for which an ended run is kept in the table
+            ``job_run``.
         dead_days: days for which dead letters are kept. With 0 they are kept until somebody retries
             or drops them.
 
@@ -236,7 +240,7 @@ class JobProcessOptions:
         stop_within_s: seconds after a stop signal at which the process ends in any case.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number of seconds is not above 0, or is infinite; or ``attempts`` is below 1.
     """
 
     mysql_url: str = field(repr=False)
@@ -261,7 +265,7 @@ def _check(options: SchedulerOptions | JobProcessOptions) -> None:
     """Check the options whose names end with ``_s``. They are numbers of seconds.
 
     Raises:
-        ValueError: an option is not above 0, or is infinite.
+        ValueError: such an option is not above 0, or is infinite.
     """
     for one in fields(options):
         value = getattr(options, one.name)

@@ -103,16 +103,17 @@ class ScheduleAction(StrEnum):
 
 
 class Forwarded(logging.Handler):
-    """A log handler that turns records of a library into records of countersink, without
-    tracebacks."""
+    """A log handler that writes the records of a library to a log of countersink, from the level
+    warning on and without tracebacks."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the first line of the record. Leave out records about a failed job: another log
-        record has that failure, with the reason."""
+        """Log the first line of the record, and the type of its error if it has one; the level is
+        at most warning. Leave out records about a failed job: another log record has that failure,
+        with the reason."""
         if hasattr(record, "job_id"):
             return
         line = record.getMessage().partition("\n")[0][:MAX_ERROR]
@@ -133,9 +134,9 @@ def adopt(log: Log, *names: str) -> None:
 
 
 def shared_moment() -> ctypes.c_double:
-    """Return a variable for a time (``Process.held_until``), in memory that this process shares
-    with all processes that it forks later. A process sees the changes of the others. The time is
-    infinite at first."""
+    """Return a variable for a time in seconds (``Process.held_until``), in memory that this process
+    shares with all processes that it forks later. A process sees the changes of the others. The
+    time is infinite at first."""
     moment = ctypes.c_double.from_buffer(mmap.mmap(-1, ctypes.sizeof(ctypes.c_double)))
     moment.value = inf
     return moment

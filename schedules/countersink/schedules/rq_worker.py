@@ -57,7 +57,8 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
     """
 
     def restore(self, raw_data: Any) -> Any:
-        """Read the job from its data in Redis, as RQ does. Data that cannot be read expires in
+        """Read the job from its data in Redis, as RQ does, but let Redis keep it after its end for
+        ``RESULT_TTL_S`` or, if it failed, ``FAILURE_TTL_S``. Data that cannot be read expires in
         Redis after ``FAILURE_TTL_S``.
 
         Raises:
@@ -79,7 +80,7 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
         """Call the job's function, and return its result.
 
         Raises:
-            NotOurs: the job names another function than ``FUNCTION``.
+            NotOurs: the job names another function than ``FUNCTION``, or a method of an object.
         """
         if self.func_name != FUNCTION or self.instance is not None:
             raise NotOurs(f"{self.id} is no run of countersink: refused")
@@ -94,8 +95,8 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
 
 
 def run_id(job: str, planned_at: datetime) -> str:
-    """Return the id of a run's RQ job: ``compact-20261121T080000Z``. RQ allows only letters,
-    digits, _ and -."""
+    """Return the id of a run's RQ job: ``compact-20261121T080000Z``. ``planned_at`` is in UTC. RQ
+    allows only letters, digits, _ and -."""
     return f"{job}-{planned_at.strftime(TIME_FORMAT)}"
 
 
@@ -120,7 +121,7 @@ class RunQueue:
 
     Args:
         client: a client from :func:`connect_queue`.
-        vitals: counts the runs that are put into the queue.
+        vitals: counts the attempts that are put into the queue; None if nobody reads the number.
     """
 
     def __init__(self, client: redis.Redis, vitals: ProcessVitals | None = None) -> None:
@@ -234,7 +235,7 @@ _process: Process | None = None
 
 def install(process: Process | None) -> None:
     """Set the state that :func:`installed` returns in this process and in the processes that it
-    forks."""
+    forks; None removes it."""
     global _process
     _process = process
 
@@ -363,8 +364,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             super().maintain_heartbeats(job)
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
-        """Fork the work horse, as RQ does. Signals are blocked until the child has its own
-        handlers."""
+        """Fork the work horse, as RQ does. Signals are blocked in this process during the fork, and
+        in the child until it has its own handlers."""
         self._vitals.step("running")
         self._vitals.runs += 1
         self._process.held_until.value = inf

@@ -40,8 +40,11 @@ Result = TypeVar("Result")
 
 def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
     """Execute an attempt of a run; RQ calls this function. Return the outcome in one word:
-    ``done``, ``stopped``, ``skipped`` or ``nothing``. It is ``nothing`` if the run is over, if this
-    attempt is not its next one, or if the job's previous run must be started again first.
+    ``done``, ``stopped``, ``skipped`` or ``nothing``. It is ``done``, too, if the job ended early
+    because of its time limit and keeps its work. It is ``stopped`` if the job ended early because
+    the job process ends: the run is planned again then. It is ``nothing`` if the run does not exist
+    or is over, if this attempt is not its next one, or if the job's previous run must be started
+    again first.
 
     Args:
         job: the job's name.
@@ -50,8 +53,8 @@ def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
         limit_s: seconds that the attempt may take.
 
     Raises:
-        RunFailed: the attempt failed, could not begin, or could not write its result. RQ then marks
-            its RQ job as failed, too.
+        RunFailed: the attempt failed, could not begin, or could not write its result, or the run
+            was or will be taken over by another process. RQ then marks its RQ job as failed, too.
     """
     process = installed()
     at = datetime.strptime(planned, TIME_FORMAT).replace(tzinfo=UTC)
@@ -84,7 +87,8 @@ class _Ended:
 
 
 class _Run:
-    """One call of :func:`perform`."""
+    """One attempt of a run. A call of this object executes the attempt for :func:`perform`, with
+    its outcome and errors."""
 
     def __init__(self, process: Process, attempt: Attempt, limit_s: int) -> None:
         self._process = process
@@ -221,7 +225,8 @@ class _Run:
     def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
         """Write to the run's row that the run is planned again, as if this attempt had not been
         made, so that another process continues it. Return ``stopped``. ``took`` is the duration of
-        the attempt in seconds, for the log. Raises RunFailed as :meth:`_written`."""
+        the attempt in seconds, for the log. Raises RunFailed if the row could not be written, or
+        another process owns the run now."""
         detail = None if ended.reason else ended.detail
         self._written(
             heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)

@@ -91,7 +91,7 @@ class Attempt:
         job: the job's name.
         planned_at: the run's planned time.
         number: the number of the attempt, from 1. It can start only after ``number - 1`` attempts
-            were started.
+            were started; attempts that were stopped do not count.
         holder: a text that identifies the attempt; no other attempt has it.
     """
 
@@ -103,7 +103,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run: columns of table ``job_run``, whose comments explain them. Times are naive UTC."""
+    """A run: columns of the table ``job_run``. Times are naive UTC; ``started_at`` is that of the
+    last attempt. ``detail`` is the result, or says why the run failed or was skipped."""
 
     job: str
     planned_at: datetime
@@ -150,7 +151,7 @@ class Begun(Enum):
 
 
 def clock(session: Session) -> datetime:
-    """Return the time on the database's clock."""
+    """Return the time on the database's clock, in UTC."""
     return _aware(session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
 
 
@@ -170,8 +171,8 @@ def configure(
     """Write a job's expression, time zone and next time. Every scheduler does this when it starts,
     so the values of the scheduler that started last hold. The next time becomes ``upcoming``, but
     the one in the row is kept if it has passed already, so that its run is still planned, or if
-    expression and zone are the same. If ``upcoming`` is None, no next time is kept; and if the row
-    had one, the job's planned runs that never began are skipped.
+    expression and zone are the same. If ``upcoming`` is None, the next time always becomes None; if
+    it was not None, the job's planned runs with 0 attempts (stopped ones do not count) are skipped.
 
     Args:
         session: a session outside a transaction.
@@ -212,9 +213,8 @@ def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
     Return False, and change nothing, if the job is paused or its row has changed since ``job`` was
     read.
 
-    If a run of that time exists already, because the database's clock was set back, only the next
-    time is written.
-    """
+    If a run of that time exists already, for example because the database's clock was set back,
+    only the next time is written."""
     with session.transaction():
         if not plan_next(session, job, following):
             return False
@@ -260,8 +260,8 @@ def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
 
 
 def give_back(session: Session, run: OpenRun) -> bool:
-    """Let a run be started again, because its process writes no heartbeats. Return False, and
-    change nothing, if the run ended or had a heartbeat after ``run`` was read."""
+    """Let a run be started again whose process writes no heartbeats; the attempt counts. Return
+    False, and change nothing, if it ended, was put back or had a heartbeat since it was read."""
     changed = session.execute(
         "UPDATE job_run SET state = 'planned', holder = NULL, due_at = NULL"
         " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s"
@@ -370,7 +370,7 @@ def skip(session: Session, attempt: Attempt, reason: str) -> bool:
 
 
 def pause(session: Session, name: str) -> None:
-    """Stop planning runs of a job until it is resumed."""
+    """Let schedulers plan no runs of a job until it is resumed. Runs planned before still start."""
     session.execute("UPDATE job SET paused = 1 WHERE name = %s", (name,))
 
 
@@ -519,7 +519,7 @@ def _primary_key(attempt: Attempt) -> tuple[str, datetime | None]:
 
 def _stored(text: str | None) -> str | None:
     """Return ``text`` as its column can store it: at most ``TEXT`` characters, with ``?`` for
-    characters that UTF-8 cannot encode, and without NUL."""
+    characters that UTF-8 cannot encode, and without NUL. None stays None."""
     if text is None:
         return None
     clean = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

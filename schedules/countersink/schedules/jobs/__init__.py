@@ -38,7 +38,9 @@ class JobOutcome:
     """The result of a job's function.
 
     Attributes:
-        rows: number of rows that were moved, deleted or read.
+        rows: number of rows. For ``compact`` and ``retention``: how many rows fewer the compacted
+            keys have, plus the rows that were rolled up. For ``prune``: the deleted rows. For
+            ``verify``: the compared rows of counters. For ``alarms``: 0.
         detail: a sentence for people.
         finished: False if the job was stopped before its work was done. The work that was done
             stays, and a later attempt of the run, or a later run, continues it.
@@ -107,7 +109,8 @@ def load(kind: Kind) -> Callable[[Context], JobOutcome]:
     """Import the module of the job's function, and return the function.
 
     Raises:
-        ImportError, AttributeError: the function does not exist.
+        ImportError: the module cannot be imported.
+        AttributeError: the module does not have the function.
     """
     module, _, name = kind.path.partition(":")
     found: Callable[[Context], JobOutcome] = getattr(import_module(module), name)

@@ -34,13 +34,13 @@ _READ_S: Final = 30.0
 
 
 def verification(context: Context) -> JobOutcome:
-    """Compare all counters with the ledger, and all tracked tables with their counters, as
-    ``countersink verify`` does. Nothing is repaired. The result says how many there were.
+    """Compare all that ``countersink verify`` compares: counters with the ledger, tracked tables
+    with their counters, also breakdowns, sketches and records of backfills. Nothing is repaired.
+    The result has the number of compared counters and, if there are any, of tracked tables.
 
     Raises:
-        TablesDiffer: there are differences.
-        RunStopped: the run was stopped before all was verified, and there was no difference until
-            then.
+        TablesDiffer: differences were found, also if the run was stopped before the end.
+        RunStopped: the run was stopped before all was compared, and no difference was found.
         StoreError: the database failed.
     """
     with open_session(context.mysql_url) as session:

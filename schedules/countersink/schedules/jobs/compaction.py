@@ -3,9 +3,9 @@ compacted, when and in which order, how many rows one query reads and one transa
 sentence of the result.
 
 In a closed bucket (its end is some time ago) all keys are compacted, and again after late events.
-In an open bucket, keys with many rows are compacted, and smaller keys that lie between them. Keys
-whose rows others have locked stay as they are. Totals do not change, so the ledger gets no
-postings. Compaction also adds up rows of the ledger: those of applications' slots that have not
+In an open bucket, keys with many rows are compacted, and some of the smaller keys that lie between
+them. Keys whose rows others have locked stay as they are. Totals do not change, so the ledger gets
+no postings. Compaction also adds up rows of the ledger: those of applications' slots that have not
 changed for an hour go into the row of slot 0. A pass is one compaction of all that is selected. It
 can be stopped or killed at any point; the next pass finds the rest.
 """
@@ -53,14 +53,15 @@ class CompactOptions:
         before: compact all keys of the buckets of days before this day (in the counter's time
             zone), both open and closed buckets, and no others. None to compact all keys of closed
             buckets, and the keys that ``threshold`` selects in open buckets.
-        recent_days: compact only buckets of today (UTC) and of this number of days before it; None
-            for no such limit.
+        recent_days: compact only buckets that begin this number of days before today (UTC) or
+            later; None for no such limit.
         grace_s: seconds from the end of a bucket until it counts as closed. Late events need this
             time.
         threshold: in an open bucket, a key is compacted if it has more rows than this, without slot
-            0, or lies between two such keys.
+            0. A smaller key may be compacted, too, if it lies between two such keys.
         rows: about how many slot rows one transaction moves at first. Without conflicts, the number
-            grows in closed buckets, up to eight times. After conflicts, it becomes far smaller.
+            grows, up to eight times this, where all keys of a bucket are compacted. After
+            conflicts, it becomes a quarter, but not less than a sixteenth of this.
         share: share of the time that is spent working, above 0 and at most 1; the rest is pause.
     """
 
@@ -92,7 +93,8 @@ def compact(
 
     Raises:
         UnknownCounter: ``options.counter`` was neither created nor ever counted.
-        UnknownZone: this machine does not know a counter's time zone; the other counters are done.
+        UnknownZone: this machine does not know a counter's time zone. This is raised at the end of
+            the pass: the other counters are done, unless ``stop`` ended the pass.
         Unavailable: the server was away for a minute, or is away when the pass is to stop.
         StoreError: any other error of a query. What was committed stays done.
     """
@@ -102,8 +104,8 @@ def compact(
 
 
 def job(context: Context) -> JobOutcome:
-    """Compact the buckets of today and of the ``RECENT_DAYS`` days before it, at the scheduled
-    pace. The job ``retention`` compacts all buckets."""
+    """Compact buckets of today (UTC) and of the ``RECENT_DAYS`` days before it, at the scheduled
+    pace. The job ``retention`` compacts buckets of all days."""
     options = scheduled(context, recent_days=RECENT_DAYS)
     done = compact(partial(open_tables, context.mysql_url), options, stop=context.stop)
     return done.outcome(
@@ -213,8 +215,9 @@ class Pass:
 
     @contextmanager
     def defer_unknown_zone(self) -> Iterator[None]:
-        """Leave the ``with`` block without an error if this machine does not know a counter's time
-        zone, so that the other counters are done first. :meth:`end` raises the first such error."""
+        """Catch UnknownZone, which the ``with`` block raises if this machine does not know a
+        counter's time zone. So the other counters are done first. :meth:`end` raises the first
+        error that was caught."""
         try:
             yield
         except UnknownZone as error:
@@ -224,8 +227,9 @@ class Pass:
         """Return the result of the whole pass, with its duration, and whether it was stopped.
 
         Raises:
-            UnknownZone: this machine does not know a counter's time zone. The counter was left out;
-                the others are done.
+            UnknownZone: this machine does not know a counter's time zone. Some or all buckets of
+                this counter were left out; the other counters are done, unless the pass was
+                stopped.
         """
         if self._unknown_zone is not None:
             raise self._unknown_zone
@@ -241,16 +245,18 @@ class Pass:
         return sorted([name, *self.mover.run(partial(names_of, counter=name))])
 
     def _bucket(self, name: str, label: int, most: int | None) -> None:
-        """Compact all keys of a closed bucket. In an open bucket, compact keys with more rows than
-        the threshold, and those between them. If the option ``before`` is set, compact all keys if
-        the bucket is of an earlier day, and none otherwise. A bucket of an unknown width is only
-        noted in the result.
+        """Compact one bucket, as the options say. A stop ends this early.
+
+        If the option ``before`` is None, compact all keys of a closed bucket; in an open bucket,
+        compact keys with more rows than the threshold, and some of the smaller keys between them.
+        If ``before`` is a day, compact all keys of a bucket of an earlier day, and no keys of other
+        buckets. A bucket of an unknown width is only noted in the result.
 
         Args:
             name: the counter of the bucket.
             label: the bucket's label.
-            most: greatest number of rows, without slot 0, that a key of the bucket has; None if it
-                is unknown.
+            most: greatest number of rows, without slot 0, that a key of the bucket has; None if
+                this number is unknown.
         """
         if self.pace.stopped:
             return

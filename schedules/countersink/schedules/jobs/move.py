@@ -147,7 +147,8 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
 
 
 def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
-    """Add the rows that move, summed by key, to slot 0 of their new bucket. Return the sums."""
+    """Add the rows that move, summed by key, to slot 0 of the bucket to which they move. Return
+    (key, sum) of each key."""
     label = part.bucket if part.to is None else part.to.label
     head = sql.head(session.literal, part.counter, label)
     tail = f"', {width_number(label):d}, {COMPACTED:d}, "
@@ -212,12 +213,9 @@ Result = TypeVar("Result")
 
 
 def open_tables(mysql_url: str) -> Session:
-    """Return a session for moving rows, after a check of the tables' version.
-
-    Raises:
-        SchemaMismatch: there are no tables, or they have another version than this program needs.
-        StoreError: the errors of :func:`countersink.database.connection.connect`.
-    """
+    """Return a session for moving rows, after a check of the tables' version. Raises SchemaMismatch
+    if there are no tables, or if they have another version than this program needs. Raises another
+    StoreError as :func:`countersink.database.connection.connect`."""
     return sessions.open_tables(
         mysql_url, isolation="REPEATABLE READ", read_timeout=READ_TIMEOUT_S, lock_wait=LOCK_WAIT_S
     )
@@ -229,15 +227,15 @@ class PassDone:
 
     Attributes:
         rows_before: number of rows that the compacted keys had.
-        rows_after: number of rows that these keys have now.
+        rows_after: number of rows that these keys had right after they were compacted.
         ranges: number of transactions that moved rows.
         rolled_up: number of rows that were added to wider buckets.
         counters: number of counters with rolled-up buckets, also of those without rows to move.
         busy: keys whose rows another transaction had locked; the next pass comes back to them.
         unreadable: keys with damaged sketches, or keys whose sketches need a missing library.
-        astride: buckets that cross the end of a month or day, so no wider bucket contains them.
+        astride: due buckets that stay: they or their wider bucket cross the end of a day or month.
         unknown: buckets of an unknown width.
-        seconds: duration of the pass.
+        seconds: duration of the pass; 0 until its end.
         share: share of the counters that compaction has read, from 0 to 1.
         finished: whether the pass has ended without being stopped.
     """
@@ -257,7 +255,7 @@ class PassDone:
     _noted: set[BucketKey] = field(default_factory=set, repr=False)
 
     def note(self, listed: list[BucketKey], counter: str, label: int) -> None:
-        """Add a bucket to ``listed``, a list of this result, if no earlier call has added it."""
+        """Add a bucket to ``listed``, a list of this result, unless it was noted before."""
         if (bucket := BucketKey(counter, label)) not in self._noted:
             self._noted.add(bucket)
             listed.append(bucket)
@@ -274,7 +272,8 @@ class PassDone:
         return {why: left for why, left in every.items() if left}
 
     def outcome(self, summary: str) -> JobOutcome:
-        """Return a job's result. Its sentence is ``summary``, then what was left, and why."""
+        """Return a job's result. Its sentence is ``summary``, then how many buckets or keys were
+        left, and why, and, if the pass was stopped, a note of that."""
         for why, left in self.left.items():
             summary += f"; {why}: {len(left):,}, first {left[0]}"
         rows = self.rows_before - self.rows_after + self.rolled_up
@@ -304,7 +303,7 @@ class Mover:
 
     def run(self, work: Callable[[Session], Result]) -> Result:
         """Call ``work`` with the session, and return its result. ``work`` is called again after a
-        loss of the session, and after a conflict that ends by itself (a table is being altered).
+        loss of the session, and after a Conflict (for example, a table is being altered).
 
         Raises:
             Unavailable: the server was away for a minute, or is away when the pass is to stop.
@@ -321,14 +320,15 @@ class Mover:
         above: int = 0,
         to: Wider | None = None,
     ) -> bytes | None:
-        """Move the rows of the next keys of a bucket (after ``after``; None: from the first key on)
-        to the wider bucket ``to`` (None: slot 0), as :meth:`move` does. Return the last of these
+        """Move the rows of the next keys of a bucket, as :meth:`move` does. The next keys are those
+        after the key ``after``; if it is None, those from the first key on. The rows move to the
+        wider bucket ``to``; if it is None, to slot 0 of the same bucket. Return the last of these
         keys; None if there are none. The number of rows that move at once grows without conflicts
         and shrinks after them.
 
-        With ``above``, as in an open bucket, the first and the last key have more than ``above``
-        rows; smaller keys between them move, too. The number of rows then stays at or below its
-        initial value, because long locks would disturb writers."""
+        If ``above`` is not 0 (in an open bucket), the first and the last key have more than
+        ``above`` rows to move; smaller keys between them move, too. The number of rows then stays
+        at or below its initial value, because long locks would disturb writers."""
         rows = min(self._size, self._rows) if above else self._size
         find = partial(
             next_part, counter=counter, bucket=bucket, after=after, above=above, rows=rows, to=to
@@ -340,8 +340,8 @@ class Mover:
         return part.last
 
     def move_all(self, counter: str, labels: Sequence[int], to: Wider) -> None:
-        """Move the rows of all keys of the buckets with the sorted ``labels`` to the bucket ``to``,
-        as :meth:`move` does: a stop ends it early, some keys may stay, its errors are raised."""
+        """Move the rows of all keys of the buckets ``labels`` (sorted, of one width) to the bucket
+        ``to``, as :meth:`move` does: a stop ends it early, keys may stay, its errors are raised."""
         while labels and not self._pace.stopped:
             some = labels[:TOGETHER]
             few = self.run(partial(small_buckets, counter=counter, labels=some, rows=self._size))

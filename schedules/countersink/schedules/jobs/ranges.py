@@ -59,7 +59,7 @@ class BucketRange:
         last: the last key, inclusive.
         to: the wider bucket to which the rows of all slots move. If it is None, the rows of the
             other slots move to slot 0 of the same bucket.
-        others: the labels of the other buckets.
+        others: the labels of the other buckets; empty if there is only one bucket.
     """
 
     counter: str
@@ -77,11 +77,13 @@ class BucketRange:
 
     @property
     def lowest_slot(self) -> int:
-        """The lowest slot whose rows are moved: 0 to a wider bucket, else 1."""
+        """The lowest slot whose rows are moved: 0 if they move to a wider bucket; 1 if they move to
+        slot 0 of the same bucket."""
         return COMPACTED + 1 if self.to is None else COMPACTED
 
     def where(self) -> tuple[str, list[object]]:
-        """Return the SQL condition for rows in this range, and the values for its placeholders."""
+        """Return the SQL condition for rows of all slots in this range, and the values for its
+        placeholders."""
         buckets, args = labels_where((self.bucket, *self.others))
         where = f"counter = %s AND {buckets} AND counter_key"
         if self.first == self.last:
@@ -197,7 +199,8 @@ _TO_DO: Final = f"(slot > {COMPACTED:d} OR width NOT BETWEEN 1 AND {len(WIDTHS):
 
 def _where(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
     """Return the SQL condition for rows of these counters in buckets from ``start`` to before
-    ``end``, and the values for its placeholders."""
+    ``end``, and the values for its placeholders. If ``start`` is None, rows of all counters between
+    the first and the last are included."""
     if start is None:
         where, values = "counter BETWEEN %s AND %s", list[object]((counters[0], counters[-1]))
     else:  # a range of the index for each: earlier rows are not read
@@ -212,7 +215,8 @@ def _where(counters: Sequence[str], start: int | None, end: int | None) -> tuple
 def finer_buckets(session: Session, schemes: Sequence[Scheme]) -> dict[str, list[int]]:
     """Return the labels of the buckets that may have to be rolled up, by counter. A scheme has for
     each width the time up to which narrower buckets are rolled up into that width. A bucket is
-    returned if it begins before this time of some wider width.
+    returned if it begins before this time of some wider width. A counter without such buckets is
+    left out.
 
     Args:
         session: a session outside a transaction.

@@ -51,7 +51,7 @@ use ranges of the index."""
 
 
 def job(context: Context) -> JobOutcome:
-    """Compact all buckets, then roll up all that is due, at the scheduled pace."""
+    """Compact buckets of all days, then roll up all buckets that are due, at the scheduled pace."""
     connect = partial(move.open_tables, context.mysql_url)
     with Pass(connect, scheduled(context), context.stop) as one:
         one.compact()
@@ -86,8 +86,9 @@ class RollUp:
         self._done.counters = len(names)
 
     def _rolled_counters(self) -> list[str]:
-        """Write the times up to which buckets are now due to be rolled up into the rows of their
-        counters. Then return the counters that have such times."""
+        """For each counter with keep steps, write to its row the times up to which its buckets are
+        now due to be rolled up. Then return the counters whose rows have such times, now or from
+        earlier passes. A stop ends the writing early."""
         kept, anew = self._mover.run(_kept), False
         for name, steps in kept:
             if self._pass.pace.stopped:
@@ -123,8 +124,9 @@ class RollUp:
 
     def _goal(self, counter: str, label: int) -> Wider | None:
         """Return the wider bucket into which the bucket ``label`` is to be rolled up now, of the
-        widest possible width. Return None if the bucket is not due. Also return None if no due
-        wider bucket contains it, or its width is unknown; then note it in the pass's result."""
+        widest possible width. Return None if the bucket is not due. In two other cases, return
+        None and note the bucket in the pass's result: if its width is unknown, and if it is due,
+        but may not be rolled up into any of the due wider buckets."""
         scheme = self._scheme(counter)
         try:
             own, ends = width_of(label), scheme.ends_at(label)
@@ -205,9 +207,11 @@ _MOST_DAYS: Final = 36_500
 
 
 def prune(context: Context) -> JobOutcome:
-    """Delete guards, runs and dead letters that are older than ``ledger_days``, ``runs_days`` and
-    ``dead_days``. Also delete records of daily key numbers that are not needed any more, and rows
-    of breakdowns that were removed from their counters' settings. The result says how many.
+    """Delete guards, ended runs and dead letters that are older than ``ledger_days``, ``runs_days``
+    and ``dead_days``. Guards are kept for longer while an older entry is still in a stream. If
+    ``dead_days`` is 0, dead letters are kept. Also delete records of daily key numbers that are not
+    needed any more, and rows of breakdowns that were removed from their counters' settings. The
+    result has the numbers of deleted rows.
 
     Raises:
         StreamError: Redis did not answer, or refused; nothing was pruned.
@@ -253,8 +257,8 @@ def prune(context: Context) -> JobOutcome:
 
 def _queue(context: Context) -> tuple[int, int | None]:
     """Return two times in Unix ms: the present time of Redis, and the time at which the oldest
-    entry in any stream was first sent, or None if all streams are empty. Raises the errors of
-    :func:`prune`.
+    entry in any stream was first sent, or None if all streams are empty. Raises StreamError and
+    RunStopped, as :func:`prune`.
     """
     try:
         with connect(context.redis_url, client_name="countersink-prune") as client:
