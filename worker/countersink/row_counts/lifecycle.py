@@ -41,8 +41,9 @@ class Plan:
         warnings: sentences, each about a kind of change that the triggers do not count correctly,
             such as the deletion of rows by a foreign key. After such a change, a recount is needed.
         reads: the columns that the triggers read: those of the key and the day, and on MariaDB also
-            those of the primary key. Empty if key and day have no columns. If one of these columns
-            is dropped or renamed, the application's writes fail, so untrack the table before that.
+            those of the primary key. Empty if the table is tracked without key and day columns. If
+            one of these columns is dropped or renamed, the application's writes fail, so untrack
+            the table before that.
     """
 
     definition: TrackedTable
@@ -60,8 +61,16 @@ def make_plan(
     day: str | None,
     app_slots: int,
 ) -> Plan:
-    """Check whether a table can be tracked, and return the plan to do so. Change nothing. The
-    arguments from ``table`` on are those of :meth:`TrackedTables.track`.
+    """Check whether a table can be tracked, and return the plan to do so. Change nothing.
+
+    Args:
+        session: a session outside a transaction.
+        database: name of countersink's database.
+        table: the table: ``name`` (in countersink's database) or ``schema.name``.
+        counter: the counter for the rows; None for the counter that has the name ``table``.
+        by: names of the columns whose values make the key, in this order.
+        day: name of the column whose date is a row's day; None if there is none.
+        app_slots: number of slots that the triggers use.
 
     Raises:
         ValueError: the table cannot be tracked in this way. The message says why, and what can be
@@ -102,9 +111,10 @@ def make_plan(
 
 
 def claim(session: Session, wanted: TrackedTable) -> bool:
-    """Insert the row of ``tracked_table`` for ``wanted``, and its counter, as the first step of
-    ``track``. Return True; or False if the same table is tracked already, which changes nothing.
-    Once the row exists, only triggers may count in its counter.
+    """Insert the row of ``tracked_table`` for ``wanted``, and the row of its counter in ``counter``
+    if that is missing, as the first step of ``track``. Return True. If the table is tracked in this
+    counter already, in the same way, change nothing and return False. Once the row exists, only
+    triggers may count in the counter: neither workers nor transactions of applications.
 
     Raises:
         ValueError: as raised by :func:`same_or_free`.
@@ -134,15 +144,17 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
 def count(
     connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
 ) -> Repaired:
-    """Drop the wrong triggers of a tracked table and create the missing ones, then count its rows
-    and correct its counter. ``track`` and ``repair`` call this. Return what was repaired; its
-    ``tracked`` is the tracked table as it was before the rows were counted.
+    """Drop the wrong triggers of a tracked table (such as changed ones, or those with another
+    user's rights) and create the missing ones. Then count its rows and correct its counter.
+    ``track`` and ``repair`` call this. Return what was repaired. In the result, ``tracked`` is the
+    tracked table as it was before the rows were counted.
 
     Args:
         connect: opens a session at REPEATABLE READ.
         database: name of countersink's database.
         counter: the counter of the tracked table.
-        progress, notice: as for :class:`TrackedTables`.
+        progress: called with the number of rows counted so far, and an estimate of all rows.
+        notice: called with a sentence before each pause, while a transaction uses the table.
 
     Raises:
         UnknownCounter: ``counter`` has no tracked table.
@@ -166,13 +178,15 @@ def count(
 
 
 def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
-    """Drop the triggers of a tracked table, then delete its counter, then its row of
-    ``tracked_table``. It is no error if another process has done a part of this already.
+    """Drop the triggers of a tracked table, then delete the counts of its counter, then its row of
+    ``tracked_table``. The counter's row in ``counter`` is deleted with it, unless the counter was
+    created explicitly or once had breakdowns. It is no error if another process has done a part of
+    this already.
 
     Args:
         connect: opens a session at REPEATABLE READ.
         tracked: the tracked table.
-        notice: called with reasons to wait.
+        notice: called with a sentence before each pause, while a transaction uses the table.
 
     Raises:
         Conflict: a transaction went on using the table, or another process is counting it. Run this
@@ -203,6 +217,10 @@ def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
 def undo_claim(connect: Connect, tracked: TrackedTable) -> None:
     """Undo :func:`claim` after ``track`` failed, unless the table has triggers by now. A StoreError
     is not raised: the row then stays, and ``untrack`` can delete it.
+
+    Args:
+        connect: opens a session at REPEATABLE READ.
+        tracked: the tracked table that :func:`claim` has inserted.
     """
     # After an error the row stays; list shows it, and untrack deletes it.
     with suppress(StoreError), connect() as session:
@@ -220,9 +238,9 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
             the ledger, too, before the table is tracked; empty to do neither, for a plan.
 
     Raises:
-        ValueError: the counter has counts, tracks another table or the same table in another way,
-            was used or deleted within the last ten minutes, or has settings that the counter of a
-            table cannot have.
+        ValueError: the counter has counts, or tracks another table or the same table in another
+            way. Or an application's transaction used it, or it was deleted, within the last ten
+            minutes. Or it has settings that the counter of a table cannot have.
     """
     counter = wanted.counter
     current = definitions.read(session, counter)
@@ -266,7 +284,9 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
 
 
 def _reads(table: AppTable, tracked: TrackedTable) -> list[str]:
-    """Return the names of the columns that the triggers of a tracked table read."""
+    """Return the names of the columns that the triggers of a tracked table read: see
+    :attr:`Plan.reads`.
+    """
     names = [*tracked.by, *([] if tracked.day is None else [tracked.day])]
     if names and table.updates_ignored:
         names += [column.name for column in table.primary_key if column.name not in names]
@@ -285,9 +305,12 @@ def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
 
 
 def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
-    """Delete the row of a tracked table, and its counter with all counts, if the table has no
-    triggers. If it has triggers, delete nothing and return False. Otherwise return True, even if
-    the row was deleted before. The last argument, the control row, is not used.
+    """Delete the row of a tracked table, and all counts of its counter, if the table has none of
+    its triggers. If it has one of them, delete nothing and return False. Otherwise return True,
+    even if the row was deleted before. The last argument, the control row, is not used.
+
+    The counter's row in ``counter`` is deleted, too, unless the counter was created explicitly or
+    once had breakdowns.
     """
     current = definitions.read(session, tracked.counter, " FOR UPDATE")
     # While the row is locked, no process creates triggers or counts.
@@ -313,9 +336,19 @@ def _all_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrig
 def _needed_changes(
     session: Session, tracked: TrackedTable, database: str
 ) -> tuple[AppTable, list[Trigger | InstalledTrigger]]:
-    """Read the application's table, and check that it can still be tracked. Return it, and the
-    triggers to drop and then to create. After these changes, exactly the expected triggers exist
-    (also in copies of the table in other databases), and all run with this user's rights.
+    """Read the application's table, and check that it can still be tracked. Return the table, and a
+    list of triggers to change, in this order. First, to be dropped: the installed triggers (also on
+    copies of the table in other databases) that match no expected trigger, or run with another
+    user's rights. Then, to be created: the expected triggers that no installed one matches.
+
+    Args:
+        session: a session of the user with whose rights the triggers must run.
+        tracked: the tracked table.
+        database: name of countersink's database.
+
+    Raises:
+        ValueError: the table cannot be tracked any more.
+        Refused: the user lacks a right.
     """
     table = read_table(session, tracked.schema, tracked.table, database)
     table.counted_by(tracked.by, tracked.day)

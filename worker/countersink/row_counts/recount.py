@@ -45,10 +45,10 @@ class Repaired:
 
     Attributes:
         tracked: the tracked table.
-        triggers: number of triggers that were created again.
+        triggers: number of triggers that were created, because they were missing or wrong.
         rows: number of rows of the table when they were counted.
         cells: number of cells (day and key) that were corrected.
-        difference: sum of these corrections.
+        difference: sum of these corrections; below 0 if the counter had too many rows.
     """
 
     tracked: TrackedTable
@@ -66,9 +66,13 @@ def locked(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTab
     The session is in a transaction that has no snapshot yet. The transaction is rolled back unless
     the block commits it.
 
+    Args:
+        connect: opens a session at REPEATABLE READ.
+        counter: the counter of the tracked table.
+
     Raises:
         UnknownCounter: ``counter`` has no tracked table.
-        Conflict: another process holds the lock.
+        Conflict: another process held the lock at each attempt.
     """
     with connect() as session:
         session.execute("SET SESSION wait_timeout = %s", (IDLE_SECONDS,))
@@ -88,9 +92,9 @@ def require_same_server(holder: Session, other: Session) -> None:
 
 
 def mark_uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
-    """Record in the row of ``tracked_table`` that the counter is not right while triggers are
-    changed, so that ``row_count()`` refuses to answer from it. Return the tracked table with
-    ``counted`` None.
+    """Record in the row of ``tracked_table`` that the counter may be wrong from now on, before
+    triggers are changed, so that ``row_count()`` refuses to answer from it. A complete recount ends
+    this. Return the tracked table with ``counted`` None.
 
     The change of the row is committed, which releases the lock; then the lock is taken again. If
     the row says so already (its ``counted`` is NULL), nothing is done.
@@ -114,14 +118,16 @@ def recount(
     session: Session, connect: Connect, tracked: TrackedTable, table: AppTable, progress: Progress
 ) -> Repaired:
     """Count the rows of a tracked table whose triggers all exist, correct its counter, record that
-    the counter is right (``counted``), and commit ``session``. Return what was corrected.
+    the counter is right (``counted``), and commit ``session``. Return what was corrected;
+    ``triggers`` of the result is 0.
 
     Args:
         session: a session from :func:`locked` that has no snapshot yet.
         connect: opens the second session, which writes.
         tracked: the tracked table.
-        table: the table's columns.
-        progress: called at the beginning, after each range of rows, and at the end.
+        table: the application's table, as read from the server.
+        progress: called with the number of rows counted so far and an estimate of all rows: at the
+            beginning, after each range of rows, and at the end.
 
     Raises:
         TableChanged: the table was truncated or altered meanwhile. Nothing was changed.
@@ -152,12 +158,13 @@ def recount(
 
 
 def delete_all_rows(session: Session, counter: str) -> None:
-    """Delete all rows of a counter in short transactions, after ``untrack`` has dropped the
-    triggers. Each transaction also posts the deletion to the ledger.
+    """Delete all rows that a counter has in ``counter_slot``, in transactions of up to
+    :data:`ROWS` rows, after ``untrack`` has dropped the triggers. Each transaction also subtracts
+    the deleted amounts from the ledger. The application's table stays as it is.
 
     Args:
         session: a session at REPEATABLE READ, outside a transaction.
-        counter: a counter whose rows nobody but compaction writes any more.
+        counter: the counter. No trigger may write its rows any more; compaction may.
 
     Raises:
         Conflict: each attempt conflicted with another transaction. Run this again.
@@ -191,9 +198,9 @@ def _try_lock(session: Session, counter: str) -> TrackedTable | None:
 
 
 def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any, ...]]) -> None:
-    """Delete a counter's rows of the buckets ``foreign`` (beginning and width), which no trigger
-    writes: they are no days, or days that no row of a table has. Insert the counter's row in the
-    ledger, if there is none: it marks the counter as counted.
+    """Delete a counter's rows of the buckets ``foreign`` (beginning and width). No trigger writes
+    these buckets: they are not whole days, or not from 1969-12-31 to 9999-12-26. Insert the
+    counter's row in the ledger, if there is none: it marks the counter as counted.
     """
     for bucket in foreign:
         where = "counter = %s AND bucket = %s AND width = %s"
@@ -203,8 +210,8 @@ def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any,
 
 
 def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> None:
-    """Add the differences of some cells to the counter, in slot 0. They are not posted to the
-    ledger: ``verify`` compares this counter with its table instead.
+    """Add the differences in ``part`` (pairs of a cell and a number) to the counter, in slot 0.
+    They are not posted to the ledger: ``verify`` compares this counter with its table instead.
     """
     into = "counter_slot (counter, bucket, counter_key, width, slot, amount)"
     clause = session.dialect.upsert_add("counter_slot", "amount")

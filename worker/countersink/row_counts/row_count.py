@@ -56,7 +56,7 @@ def row_count(
     end: date | None = None,
 ) -> int:
     """Return the number of rows of a tracked table, from its counter. It is equal to COUNT(*) in
-    the same snapshot.
+    the same snapshot, if every change of rows has fired the triggers.
 
     Args:
         session: a session in a snapshot.
@@ -73,12 +73,14 @@ def row_count(
         UnknownCounter: no such table or counter is tracked.
         ValueError: no counter of the table has all these columns, or a day column for ``start`` or
             ``end``; a column is given twice, or with a value that is invalid for its type;
-            ``table`` is the name of one table and the counter of another; the range ends before it
-            begins, or has only a part of the days that are counted as one day; or keys were cut,
-            and their missing end decides which rows match.
+            ``table`` is the name of one table and the counter of another; ``end`` is before
+            ``start``; ``start`` is not from 1969-12-31 to 9999-12-26; ``end`` is neither from
+            1969-12-31 to 9999-12-25 nor 9999-12-31; or keys were cut, and their missing end
+            decides which rows match.
         TypeError: a value cannot be compared with its column, or a day is no ``date``.
         Refused: the counter is not right now, because the table is being tracked, repaired or
-            untracked, or one of these was interrupted; or this user may not see its columns.
+            untracked, or one of these was interrupted; or a column of ``where`` (with a
+            value other than None) is missing in the table, or this user may not see it.
         StoreError: a query failed.
     """
     check_days(start, end)
@@ -110,14 +112,15 @@ def _check_separable(start: date | None, end: date | None) -> None:
 def _choose(
     found: Sequence[TrackedTable], table: str, asked: Mapping[str, object], day: date | None
 ) -> TrackedTable:
-    """Return the tracked table whose counter has all columns of ``asked``, and the fewest other
-    columns, so that the counter has the fewest rows.
+    """Return the tracked table whose counter is right (``counted`` is not None), has all columns of
+    ``asked``, and has the fewest other columns, so that the counter has the fewest rows.
 
     Args:
         found: the tracked tables that the name means.
         table: the name, for messages.
         asked: column in lower case → value. Only the columns matter here.
-        day: the first or last day of the range to count; None if the range has no limits.
+        day: the first or last day of the range to count; None if the range has no limits. Only
+            whether it is None matters here.
 
     Raises:
         ValueError: no counter has these columns, or none has a day column although ``day`` is
@@ -149,8 +152,8 @@ def _conditions(
     session: Session, tracked: TrackedTable, asked: Mapping[str, object]
 ) -> list[Condition]:
     """Return the condition on each column of the tracked table's key, in the order of the columns;
-    None for a column that ``asked`` lacks. Raise Refused if a column of ``asked`` is missing in the
-    table, or this user may not see it.
+    None for a column that ``asked`` (column in lower case → value) lacks. Raise Refused if a column
+    with a value other than None is missing in the table, or this user may not see it.
     """
     known: dict[str, Column] = {}
     if any(value is not None for value in asked.values()):
@@ -184,7 +187,8 @@ _ALL_KEYS: Final = KeyRange(b"", b"\xff" * (MAX_KEY_BYTES + 1))
 
 class _Selection:
     """The keys of a counter whose values meet the conditions, one condition for each column, on the
-    days from ``start`` to ``end``. :meth:`sum` returns the number of their rows.
+    days from ``start`` to ``end``. Any value meets the condition None; a day None is no limit.
+    :meth:`sum` returns the number of rows that have these keys.
     """
 
     def __init__(
@@ -223,7 +227,7 @@ class _Selection:
 
     def _found(self) -> Iterator[bytes | KeyRange]:
         """Yield the keys that meet the conditions, in order: single keys, and ranges of keys that
-        all match.
+        all match. If the texts of all values asked for are known, no such key need exist.
         """
         leading = self._leading()
         if len(leading) == len(self._asked):
@@ -265,8 +269,9 @@ class _Selection:
 
     def _keys_with(self, values: Values) -> bytes | KeyRange:
         """Return the keys whose first columns have these values: a single key if there is a value
-        for each column, else a range. Raise ValueError if these values are so long that a key of
-        the range may have been cut within them.
+        for each column, else a range. A single key that is too long is cut. Raise ValueError if the
+        values for a range take :data:`CUT_FROM` bytes or more, and the counter has a cut key that
+        begins with the same :data:`CUT_FROM` bytes: it may or may not belong to the range.
         """
         if len(values) == self._columns:
             return cut_bytes(encoding.encode(values))
@@ -287,9 +292,9 @@ class _Selection:
         return next((i for i, (one, value) in pairs if one and not one.matches(value)), None)
 
     def _next_after(self, key: bytes, values: Values, wrong: int) -> bytes:
-        """Return the beginning of the keys after ``key`` that can match, where the scan goes on. No
-        key need exist there. The value of ``key`` with the index ``wrong`` does not meet its
-        condition.
+        """Return the bytes at which the scan goes on after ``key``. No key between ``key`` and them
+        meets the conditions. A key that is equal to them need not exist. ``values`` are those of
+        ``key``; the first of them that does not meet its condition has the index ``wrong``.
         """
         last = wrong + 1 == self._columns
         one = self._asked[wrong]
@@ -303,7 +308,7 @@ class _Selection:
         """Return whether a key that was cut meets the conditions.
 
         Args:
-            values: the key's complete values.
+            values: the key's complete values, before the value that was cut.
             beginning: the beginning of the value that was cut.
 
         Raises:

@@ -49,9 +49,10 @@ class Column:
     Attributes:
         name: the column's name, as it was created.
         type: the column's type in lower case, such as ``varchar``.
-        length: maximum of characters of a text, or of bytes of a binary value; 0 for other types.
-        digits: maximum of digits of a number (of a BIT, of its bits); 0 for other types.
-        fraction: number of digits of a fraction of a second, for a time; 0 for other types.
+        length: maximum number of characters of a text, or of bytes of a binary value; 0 for other
+            types.
+        digits: maximum number of digits of a number, or of bits of a BIT; 0 for other types.
+        fraction: number of digits of a second's fraction, for types with a time; 0 for others.
         charset: character set of a text; None for other types.
         collation: collation of a text; None for other types.
     """
@@ -82,14 +83,15 @@ class AppTable:
     Attributes:
         schema: the table's database.
         name: the table's name, as it was created.
-        columns: name → column, in the table's order.
+        columns: name → column, in the table's order, without columns that this user may not see.
         rows: number of the table's rows, as the server's statistics estimate it.
         primary_key: the columns of the primary key; empty if there is no primary key, or if this
             user may not see all of its columns.
         updates_ignored: True if the server runs AFTER UPDATE triggers also for rows that an UPDATE
             IGNORE leaves unchanged, as MariaDB does.
-        snapshot_isolation: True if the server has the variable ``innodb_snapshot_isolation``, by
-            which triggers then choose the slot.
+        snapshot_isolation: True if the server has the variable ``innodb_snapshot_isolation``. A
+            trigger then counts in a private slot of the connection while the variable is on, and in
+            a shared slot while it is off. Otherwise it always counts in a shared slot.
         untriggered: sentences, each on a way to change rows that fires no trigger.
     """
 
@@ -123,9 +125,10 @@ class AppTable:
             day: name of the day column; None if there is none.
 
         Raises:
-            ValueError: a column does not exist or is given twice, the values of a column have no
-                exact text (such as those of a FLOAT), the key may become longer than
-                :data:`MAX_WIDTH`, or the day column is no DATE, DATETIME or TIMESTAMP.
+            ValueError: a column does not exist, or is in ``by`` twice; the values of a column in
+                ``by`` have no exact text (such as those of a FLOAT or TIMESTAMP); the key may have
+                more than :data:`MAX_WIDTH` bytes before it is cut; or the day column is no DATE,
+                DATETIME or TIMESTAMP.
         """
         found = [self.column(name) for name in by]
         for column in found:
@@ -156,8 +159,8 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
         database: name of countersink's database, whose own tables cannot be tracked.
 
     Raises:
-        ValueError: there is no such table, or it cannot be tracked. The message says why, and what
-            can be done.
+        ValueError: there is no such table, or it cannot be tracked, such as a view, or a table of
+            another engine than InnoDB. The message says why.
     """
     if schema.casefold() in _SYSTEM:
         raise ValueError(f"{schema}.{name} is a system table, which cannot have triggers")
@@ -218,10 +221,11 @@ def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]
 
 
 def width(columns: Sequence[Column]) -> int:
-    """Return the maximum number of bytes of a key of these columns, if no key were cut.
+    """Return the maximum number of bytes that a key of these columns has before it is cut.
 
     Raises:
-        ValueError: a column's type has no exact text. The message says what can be done.
+        ValueError: a column's type has no exact text, such as FLOAT, or TIMESTAMP, whose text
+            depends on the time zone. The message says what can be done.
     """
     return sum(widest(column) for column in columns) + max(0, len(columns) - 1)
 
@@ -230,7 +234,8 @@ def widest(column: Column) -> int:
     """Return the maximum number of bytes that a value of the column can have in a key.
 
     Raises:
-        ValueError: the column's type has no exact text. The message says what can be done.
+        ValueError: the column's type has no exact text, such as FLOAT, or TIMESTAMP, whose text
+            depends on the time zone. The message says what can be done.
     """
     if column.type in TEXT_TYPES:
         return max(_CHARACTER_BYTES.get(column.charset or "", 3) * column.length, _NULL_BYTES)
@@ -284,8 +289,8 @@ def _primary_key(
 
 
 def _cascades(session: Session, schema: str, name: str) -> list[str]:
-    """Return a sentence for each foreign key of the table that changes its rows without firing
-    triggers.
+    """Return a sentence for each foreign key of the table by which a change or deletion of a
+    parent row changes or deletes rows of the table, too, without firing triggers.
     """
     rows = session.query(
         "SELECT constraint_name, referenced_table_name, delete_rule, update_rule"

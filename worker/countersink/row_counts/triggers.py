@@ -50,12 +50,12 @@ _DENIED: Final = frozenset(
 
 
 def require_before(session: Session, schema: str, table: str, database: str) -> None:
-    """Check that this user's triggers will have the rights to read a table and to count its rows.
+    """Check that this user (on MariaDB without a role) has the rights by which its triggers read a
+    table and count: SELECT on the table; SELECT, INSERT and UPDATE on ``counter_slot``.
 
     Args:
         session: a session of the user who creates the triggers.
-        schema: the table's database.
-        table: the table's name.
+        schema, table: the table's database and name.
         database: name of countersink's database.
 
     Raises:
@@ -85,7 +85,7 @@ def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
     """If the block fails because of a missing right, raise Refused. Its message has the GRANT
-    statement for the rights ``needed`` on the table. A context manager.
+    statement for the rights ``needed`` on the table. Other errors pass. A context manager.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def explaining(
 
 
 def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> str:
-    """Return text that tells an administrator to GRANT this user the rights ``needed``."""
+    """Return text that asks an administrator to GRANT ``needed`` rights on a table to this user."""
     ((user,),) = session.query("SELECT CURRENT_USER()")
     name, _, host = user.rpartition("@")
     return (
@@ -192,12 +192,12 @@ class InstalledTrigger:
 
     @property
     def drop(self) -> str:
-        """The statement that drops the trigger, whichever table of its database it is on."""
+        """The statement that drops the trigger, if it exists, whichever table it is on."""
         return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
 
     def matches(self, expected: Trigger) -> bool:
-        """Return whether table, name, event and body are those of ``expected``, and ``sql_mode`` is
-        :data:`SQL_MODE`. The definer may be any user.
+        """Return whether the names of trigger and table, the event and the body are those of
+        ``expected``, and ``sql_mode`` is :data:`SQL_MODE`. Databases and definers may differ.
         """
         return (
             (self.table, self.name, self.sql_mode) == (expected.table, expected.name, SQL_MODE)
@@ -207,16 +207,16 @@ class InstalledTrigger:
 
 
 def trigger_names(tracked: TrackedTable) -> list[str]:
-    """Return the names of a tracked table's triggers, whether these exist or not."""
+    """Return the three names of a tracked table's triggers, whether these exist or not."""
     return [f"{tracked.triggers}_{event}" for event in ("insert", "update", "delete")]
 
 
 def expected_triggers(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigger]:
-    """Return the triggers that a tracked table must have.
+    """Return the triggers that a tracked table must have: for INSERT and DELETE, and if it has key
+    or day columns, for UPDATE. Raise ValueError if one of these columns cannot be used any more.
 
     Args:
-        tracked: the tracked table.
-        table: the table's columns.
+        tracked, table: the tracked table, and the same table as read from the server.
         database: name of countersink's database.
     """
     by, day = table.counted_by(tracked.by, tracked.day)
@@ -299,7 +299,7 @@ def needed_changes(
     installed: Sequence[InstalledTrigger], expected: Sequence[Trigger], definer: str | None = None
 ) -> tuple[list[InstalledTrigger], list[Trigger]]:
     """Return the installed triggers to drop, since they match no expected one or have another
-    definer, and the expected triggers to create.
+    definer, and the expected triggers to create, since no installed one matches.
 
     Args:
         installed, expected: the triggers that exist, and those that the table must have.
@@ -321,7 +321,7 @@ def ignore(*_: object) -> None:
 
 @contextmanager
 def changing(connect: Connect) -> Iterator[Session]:
-    """Open a session for :func:`change`, with its lock wait and ``sql_mode``; a context manager."""
+    """Open a session that waits :data:`LOCK_WAIT` s for a table, with triggers' ``sql_mode``."""
     with connect() as session:
         session.execute(
             "SET SESSION lock_wait_timeout = %s, SESSION sql_mode = %s", (LOCK_WAIT, SQL_MODE)
@@ -330,17 +330,17 @@ def changing(connect: Connect) -> Iterator[Session]:
 
 
 def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice) -> None:
-    """Create a trigger, or drop an installed one. Wait for its table :data:`ATTEMPTS` times.
+    """Create a trigger, or drop an installed one. Try it up to :data:`ATTEMPTS` times, if
+    a transaction uses the table; between two attempts there is a pause of 1 to 2 seconds.
 
     Args:
-        session: a session from :func:`changing`.
-        trigger: the trigger.
+        session, trigger: a session from :func:`changing`, and the trigger.
         notice: called with the reason before each pause.
 
     Raises:
         Conflict: transactions went on using the table. The message says how to find them.
         Refused: a right is missing. The message has the GRANT statement.
-        StoreError: the statement failed.
+        StoreError: the statement failed for another reason.
     """
     statement = trigger.create if isinstance(trigger, Trigger) else trigger.drop
     table = f"{trigger.schema}.{trigger.table}"
@@ -362,7 +362,8 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
 
 
 def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
-    """Return a query for the UPDATE trigger: it finds the row if key and day are unchanged."""
+    """Return a query for the UPDATE trigger of MariaDB: it reads the row that is now in the table
+    under the old primary key, and finds it only if key and day are still the old ones."""
     by, day = table.counted_by(tracked.by, tracked.day)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key
@@ -390,7 +391,7 @@ def _visible(session: Session, tracked: TrackedTable, where: str) -> list[Instal
 
 
 def _shown(session: Session, schema: str, name: str) -> list[tuple[Any, ...]]:
-    """Return the row of SHOW CREATE TRIGGER (name, ``sql_mode``, statement), or no row."""
+    """Return the row of SHOW CREATE TRIGGER (name, ``sql_mode``, statement), or [] if none."""
     try:
         return session.query(f"SHOW CREATE TRIGGER {quoted(schema)}.{quoted(name)}")
     except StoreError as error:

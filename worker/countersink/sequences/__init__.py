@@ -69,7 +69,10 @@ def take(sessions: Pool, table: str, name: bytes, asked: ValueRequest) -> range:
         asked: which values the caller asks for.
 
     Raises:
-        SequenceUncertain, SequenceExhausted, StoreError: as raised by :meth:`Sequences.next`.
+        SequenceUncertain: the connection broke, or the statement was interrupted, before the reply.
+            If values were handed out, they are lost.
+        SequenceExhausted: a value would be beyond the sequence's limits or beyond 64 bits.
+        StoreError: as raised by :meth:`Sequences.next`.
     """
     with sessions.lent() as session:
         try:
@@ -95,10 +98,12 @@ def take_in(connection: AppConnection, table: str, name: bytes, asked: ValueRequ
 
     Args:
         connection: the application's connection.
-        table, name, asked: as for :func:`take`.
+        table: the table ``sequence`` with its database, quoted.
+        name: the sequence's name in UTF-8.
+        asked: which values the caller asks for.
 
     Raises:
-        SequenceExhausted, StoreError: as raised by :meth:`Sequences.next_in`.
+        SequenceExhausted, UnknownZone, Conflict: as raised by :meth:`Sequences.next_in`.
         The driver's own exceptions, unchanged.
     """
     done = execute(connection, add_sql(table, name, asked))
@@ -135,7 +140,8 @@ def _is_uncertain(error: StoreError) -> bool:
 def is_alive(session: Session, idle: float) -> bool:
     """Return whether a session of a pool still works after ``idle`` seconds without use. Query the
     server only if the session was idle for :data:`PING_AFTER` seconds, or the server has sent
-    something unasked, such as the end of the connection; otherwise assume that it works.
+    something unasked, such as the end of the connection; otherwise assume that it works. Close
+    the session if it does not answer.
     """
     return (idle < PING_AFTER and session.silent()) or session.answers()
 
@@ -147,8 +153,9 @@ class Sequences:
     """Hands out numbers, each of them once. Thread-safe and fork-safe.
 
     A sequence is created at its first use. Within a period no value is handed out twice, unless the
-    sequence cycles, steps go both up and down, or somebody sets or resets it. A value is lost if a
-    connection breaks before the server's reply, so the values may have gaps.
+    sequence cycles, steps go both up and down, somebody sets, resets or deletes it, or a rollback
+    takes back a value of :meth:`next_in`. A value may be lost if a connection breaks before the
+    server's reply, so the values may have gaps.
 
     Names are texts of at most 255 bytes of UTF-8. They are compared byte by byte. Values and steps
     have 64 bits and may be negative; a value may be 0, a step may not. Every method raises
@@ -189,13 +196,14 @@ class Sequences:
                 interrupted (KILL QUERY, ``max_statement_time``). If a value was handed out, it is
                 lost: no caller gets it. Call again for another value.
             SequenceExhausted: the value would be beyond the sequence's limits or beyond 64 bits.
-                The last value is unchanged.
+                (A sequence that cycles begins again instead, if the period has a value.) The last
+                value is unchanged.
             Unavailable: no connection could be opened, or the server takes no writes. Nothing was
                 handed out.
             UnknownZone: this machine does not know the sequence's time zone. Nothing was handed
                 out.
-            Conflict: a transaction of an application held the sequence for too long. Nothing was
-                handed out.
+            Conflict: at each attempt another transaction, such as one of an application, held the
+                sequence for too long. Nothing was handed out.
         """
         return self._take(name, ValueRequest(step, start))[-1]
 
@@ -207,13 +215,15 @@ class Sequences:
         is not 1.
 
         All of them count as handed out, whether the caller uses them or not. If one of them would
-        be beyond the limits, a sequence that cycles hands out ``n`` values from its start on
-        instead. If it does not cycle, or if there is no room for ``n`` values from the start on
-        either, SequenceExhausted is raised and nothing is handed out.
+        be beyond the limits, a sequence that cycles, and has a value in the present period, hands
+        out ``n`` values from its own start on instead. In all other cases, or if these values would
+        be beyond the limits, too, SequenceExhausted is raised and nothing is handed out.
 
         Args:
-            name, step, start: as for :meth:`next`.
+            name: the sequence's name.
             n: number of values.
+            step: difference between the values; None for the sequence's own step.
+            start: the first value if the present period has none yet; None as for :meth:`next`.
 
         Raises:
             SequenceUncertain, SequenceExhausted, Unavailable, UnknownZone, Conflict: as raised by
@@ -230,8 +240,8 @@ class Sequences:
         *,
         start: int | None = None,
     ) -> int:
-        """Hand out the next value in the transaction of ``connection``, so that the values have no
-        gaps.
+        """Hand out the next value in the transaction of ``connection``, so that a rollback leaves
+        no gap. Outside a transaction (with autocommit), the value is committed at once.
 
         A rollback takes the value back. Therefore all other users of the sequence wait until the
         transaction ends. Keep it short, and make this its last statement if you can.
@@ -246,7 +256,9 @@ class Sequences:
         Args:
             connection: a DB-API connection of the application to the server of the store. Its user
                 has SELECT, INSERT and UPDATE on the table ``sequence``.
-            name, step, start: as for :meth:`next`.
+            name: the sequence's name.
+            step: number to add to the last value; None for the sequence's own step.
+            start: the value to hand out if the present period has none; None as for :meth:`next`.
 
         Raises:
             SequenceExhausted: as raised by :meth:`next`. The transaction is still open.
@@ -289,7 +301,7 @@ class Sequences:
             the deleted value; None if there was none, or if there is no such sequence.
 
         Raises:
-            Conflict: as raised by :meth:`set`.
+            Conflict: transactions of applications held the sequence through all attempts.
         """
         return self._change(partial(records.reset, name=name_bytes(name)))
 
@@ -298,8 +310,8 @@ class Sequences:
         that had a value in their present period.
 
         Raises:
-            Conflict: transactions of applications held a sequence through all attempts. Run this
-                again.
+            Conflict: transactions of applications held a sequence through all attempts. Those
+                before it were reset. Run this again.
         """
         with self._changing.lent() as session:
             return records.reset_all(session)
@@ -329,7 +341,7 @@ class Sequences:
 
         Raises:
             ValueError: an option is invalid, or contradicts another one; or the period or the time
-                zone would change although values were handed out; or the present value is beyond
+                zone would change although some period has a value; or the present value is beyond
                 the new limits.
             Conflict: transactions of applications held the sequence through all attempts. Nothing
                 was changed.
@@ -338,8 +350,9 @@ class Sequences:
         return self._change(partial(records.configure, name=name_bytes(name), changes=changes))
 
     def periods(self, name: str) -> "builtins.list[Period]":
-        """Return the last value of each period that has one, the earliest period first. The list is
-        empty if there is no such sequence.
+        """Return the last value of each period that has one, the earliest period first. A
+        sequence without periods has one item at most: its last value. The list is empty if there
+        is no value, or no such sequence.
         """
         return self._pool.read(partial(records.periods, name=name_bytes(name)))
 
@@ -348,7 +361,8 @@ class Sequences:
         return sum(period.value for period in self.periods(name))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
-        """Return the sequences whose names begin with ``prefix``, sorted by name, byte by byte.
+        """Return the sequences whose names begin with ``prefix``, by default all, sorted by name,
+        byte by byte.
 
         Raises:
             UnknownZone: this machine does not know the time zone of one of them.
@@ -356,7 +370,8 @@ class Sequences:
         return self._pool.read(partial(records.read_all, prefix=name_bytes(prefix)))
 
     def delete(self, name: str) -> bool:
-        """Delete a sequence with its options and all its periods. Return False if there was none.
+        """Delete a sequence with its options and all its periods. Return True; False if there was
+        no such sequence.
 
         Raises:
             Conflict: transactions of applications held the sequence through all attempts. Nothing

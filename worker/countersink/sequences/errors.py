@@ -21,4 +21,5 @@ class SequenceUncertain(StoreError):
 
 
 class SequenceExhausted(StoreError, ValueError):
-    """A value that was asked for would be beyond the sequence's limits, or beyond 64 bits."""
+    """A value that was asked for would be beyond the sequence's limits, or beyond 64 bits. No value
+    was handed out."""

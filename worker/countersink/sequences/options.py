@@ -32,13 +32,13 @@ class SequenceOptions:
     """The options of a sequence. A sequence that was never configured has the defaults.
 
     Attributes:
-        start: first value of each period. With None, the first value is the request's step, or else
-            the sequence's step.
+        start: first value of each period, unless a request gives another start. With None, the
+            first value is the request's step, or else the sequence's step.
         step: number that is added to a value to get the next one. A request may give another step.
         minimum: smallest value allowed; None for the smallest number of 64 bits.
         maximum: largest value allowed; None for the largest number of 64 bits.
-        cycle: True to begin again at the first value when the next value would be beyond the
-            limits; False to raise SequenceExhausted then.
+        cycle: True to begin again at :attr:`first` when the next value would be beyond the limits;
+            False to raise SequenceExhausted then.
         period: length of a period: ``day``, ``month`` or ``year``. ``none`` means that the sequence
             has no periods and never starts again.
         time_zone: IANA name of the time zone. Each period begins at a midnight in this zone.
@@ -54,8 +54,8 @@ class SequenceOptions:
 
     @property
     def first(self) -> int:
-        """The first value of each period, unless a request gives another one: ``start``, or the
-        step if ``start`` is None.
+        """The value at which a cycle begins again, and each period unless a request gives another
+        first value: ``start``, or the sequence's step if ``start`` is None.
         """
         return self.step if self.start is None else self.start
 
@@ -124,7 +124,8 @@ class ValueRequest:
     Attributes:
         step: number that is added to a value to get the next one; None for the sequence's own step.
         start: first value to hand out if the present period has no value yet. None for the
-            sequence's own start. If the sequence has no start either, the first value is the step.
+            sequence's own start. If the sequence has no start either, the first value is ``step``,
+            or else the sequence's step.
         n: number of values.
 
     Raises:
@@ -153,18 +154,20 @@ def next_values(
 ) -> range:
     """Return the next values of a sequence. All of them are within its limits.
 
-    If the sequence cycles, and one of the values after ``last`` would be beyond the limits, then
-    the first returned value is :attr:`SequenceOptions.first`, even if ``asked`` has a start.
+    If the sequence cycles, ``last`` is not None, and one of the values after ``last`` would be
+    beyond the limits, the first returned value is :attr:`SequenceOptions.first`, even if ``asked``
+    has a start.
 
     Args:
         name: the sequence's name in UTF-8, for the error message.
         options: the sequence's options.
         last: the last value of the present period; None if the period has no value yet.
-        asked: the number of values to return, and the step and start to use.
+        asked: the number of values to return, and the step and start to use; a step or start None
+            stands for the sequence's own.
 
     Raises:
-        SequenceExhausted: a value would be beyond the sequence's limits or beyond 64 bits; if the
-            sequence cycles, also from its first value on.
+        SequenceExhausted: a value would be beyond the sequence's limits or beyond 64 bits. If the
+            sequence cycles and ``last`` is not None: also a value from its first value on.
     """
     step = asked.step or options.step
     if last is not None:

@@ -102,7 +102,7 @@ class _Base:
     @classmethod
     def from_row(cls, seconds: Any, value: Any, updated_at: Any, *options: Any) -> "_Base":
         """Make a base row from the columns :data:`_BASE`, which a driver may return as bytes or
-        texts."""
+        texts. ``options`` are in the order of :data:`FIELDS`; None stands for a default."""
         given: dict[str, Any] = {}
         for name, option in zip(FIELDS, options, strict=True):
             if option is not None:
@@ -120,10 +120,10 @@ def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
     """Return a statement that adds to the last value of a sequence without periods. If it reports
     :data:`ADDED` changed rows, its insert id is the new last value.
 
-    Otherwise the statement has changed nothing, and :func:`hand_out` is needed: the sequence has no
-    value yet, or has periods, or the sum would be beyond its limits, or ``asked`` is for several
-    values without a step and the sequence's own step is not 1. If the sequence does not exist, it
-    is created without a value.
+    Otherwise the statement has handed out nothing, and :func:`hand_out` is needed: the sequence has
+    no value yet, or has periods, or the sum would be beyond its limits, or ``asked`` is for several
+    values without a step and the sequence's own step is not 1. In each case the statement creates
+    the sequence, without a value, if it does not exist.
 
     Args:
         table: name of the table ``sequence``, with or without its database.
@@ -146,11 +146,12 @@ def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
 
 
 def hand_out(execute: Execute, query: Query, table: str, name: bytes, asked: ValueRequest) -> range:
-    """Hand out values of any sequence in the caller's transaction, and return them.
+    """Hand out values of any sequence in the caller's transaction, and return them. The base row is
+    locked until this transaction ends.
 
     Args:
-        execute, query: functions that run a statement, and a query.
-        table, name, asked: as for :func:`add_sql`.
+        execute, query: functions that run a statement, and a query, in this transaction.
+        table, name, asked: the table ``sequence``, the name in UTF-8, and the values asked for.
 
     Raises:
         SequenceExhausted, UnknownZone: nothing was handed out.
@@ -172,7 +173,7 @@ def literal(name: bytes) -> str:
 
 def peek(session: Session, name: bytes, day: date | None) -> int | None:
     """Return the last value of the period that contains ``day``, or of the present period if
-    ``day`` is None. Return None if the period has no value.
+    ``day`` is None. Return None if the period has no value, or if there is no such sequence.
 
     Raises:
         ValueError: ``day`` is given, but the sequence has no periods.
@@ -225,7 +226,8 @@ def set_value(session: Session, name: bytes, value: int) -> None:
 
 
 def reset(session: Session, name: bytes) -> int | None:
-    """Delete the last value of the present period, and return it; None if there was none."""
+    """Delete the last value of the present period, in the caller's transaction, and return it.
+    Return None if there was none, or if there is no such sequence."""
     base = _read_base(session.query, name, _LOCK)
     if base is None:
         return None
@@ -254,10 +256,9 @@ def reset_all(session: Session) -> int:
 
 def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequence:
     """Change options of a sequence, which is created if it does not exist. Return the sequence.
-    ``changes`` come from :func:`check_changes`, which has checked each by itself.
-
-    Raises:
-        ValueError: the options contradict each other, or the values that were handed out.
+    ``changes`` come from :func:`check_changes`, which has checked each by itself. Raise ValueError
+    if the options contradict each other, if the present value is beyond the limits, or if period or
+    time zone would change although some period has a value.
     """
     base = _lock_or_create(session, name)
     before, after = base.options, changed(base.options, changes)
@@ -330,10 +331,9 @@ def _read_current(
     query: Query, name: bytes, base: _Base, lock: str = "", table: str = TABLE
 ) -> tuple[date, int | None]:
     """Return the first day of the present period by the server's clock, and the period's last
-    value, which is None if there is none. ``lock`` (``FOR UPDATE`` or empty) ends the query.
-
-    Raises:
-        UnknownZone: this machine does not know the sequence's time zone.
+    value, which is None if there is none. Without periods, this is the value of ``base``, the base
+    row. Otherwise a query reads the period's row, with ``lock`` (``FOR UPDATE`` or empty) at its
+    end. Raise UnknownZone if this machine does not know the sequence's time zone.
     """
     period = base.options.period_at(base.seconds)
     if base.options.period == "none":
@@ -364,8 +364,8 @@ def _upsert_base(table: str, name: bytes) -> str:
 
 
 def _set_sql(name: bytes, period: date, value: int, table: str = TABLE) -> str:
-    """Return a statement that sets the last value of a period. The caller must have locked the base
-    row.
+    """Return a statement that sets the last value of a period and its time, the server's present
+    time. It inserts the period's row if need be. The caller must have locked the base row.
     """
     return (
         f"INSERT INTO {table} (name, period, value, updated_at) VALUES ({literal(name)},"

@@ -114,9 +114,9 @@ class Store(AbstractContextManager["Store", None]):
             read_url: URL of the replicas. Totals are read on a replica that has applied all
                 commits; if there is none, on the server of ``url``. None or empty if there are no
                 replicas.
-            statement_seconds: time limit in seconds of each query that only reads; there is no such
-                limit within :meth:`reading`. A query that takes longer raises ReadInterrupted. None
-                for no limit.
+            statement_seconds: time limit in seconds of each query of totals, lists and snapshots;
+                not within :meth:`reading`, nor where :attr:`tracked` counts rows. A query that
+                takes longer raises ReadInterrupted. None for no limit.
 
         Raises:
             Misconfigured: a URL cannot be used."""
@@ -327,9 +327,9 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """Do the same as :meth:`snapshot`, but on a replica that has applied all commits, if there
-        is one. If a replica fails, ``work`` is called again with a session on another server.
-        """
+        """Do the same as :meth:`snapshot`, but on a replica that has applied all commits, or, if
+        there is none, on the server of ``url``. If a replica fails, ``work`` is called again with a
+        session on another server."""
         return (self._pool if self._replicas is None else self._replicas).read(work)
 
     @contextmanager

@@ -58,8 +58,9 @@ class ApiKey:
             and cannot be read.
         counters: shell patterns for the names of counters that the key may use; empty for all. Of a
             link, the names of the counters that it shows.
-        max_counters: number of different counters that the key may count in while a web server
-            runs, and of different sequences that it may use; None for the server's own limit.
+        max_counters: maximum number of different counters that the key may count in, and also of
+            different sequences that it may use, from the start of a web server to its end; None for
+            the server's own limit.
         created: time of creation.
         expires: time at which the key expires; None if it never expires.
         revoked: time at which the key was revoked; None if it was not revoked.
@@ -132,9 +133,9 @@ def create(
         scopes: one or more of :data:`SCOPES`.
         counters: at most 100 shell patterns for the names of counters that the key may use; empty
             for all.
-        max_counters: number of different counters that the key may count in while a web server
-            runs, and of different sequences that it may use: 1 to :data:`MAX_COUNTERS`; None for
-            the server's own limit.
+        max_counters: maximum number of different counters that the key may count in, and also of
+            different sequences that it may use, from the start of a web server to its end: 1 to
+            :data:`MAX_COUNTERS`; None for the server's own limit.
         expires: an aware datetime in the future; None if the key never expires.
 
     Returns:
@@ -167,7 +168,8 @@ def create(
 
 def create_first(session: Session, name: str) -> str | None:
     """Create a key with the scope ``admin``, for a web server that has none, and return its text.
-    If any valid key exists already, whatever its scopes, create none and return None.
+    If any valid key exists already, whatever its scopes, create none and return None. Links are no
+    keys here.
     """
     _, shown, made = insert(session, name, ("admin",), (), None, condition=_NO_KEY)
     return f"ck_{shown}" if made else None
@@ -197,7 +199,8 @@ def insert(
 
     Returns:
         the row's id; the text ``<id>_<secret>``, to which the caller prefixes ``ck_`` or ``cl_``
-        and whose secret is stored only as a hash; and whether the row was inserted.
+        and whose secret is stored only as a hash; and whether the row was inserted. If it was not,
+        nothing has this id or secret.
     """
     id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(_SECRET_BYTES)
@@ -230,7 +233,8 @@ def revoke(session: Session, id_or_name: str) -> ApiKey:
 
     Args:
         session: a session outside a transaction.
-        id_or_name: the id or the name of the key.
+        id_or_name: the id or the name of the key. If a key in use has this id, that key is
+            revoked, even if other keys have it as their name.
 
     Returns:
         the revoked key.
@@ -286,7 +290,7 @@ def live_keys(session: Session) -> list[LiveKey]:
 
 def note_use(session: Session, ids: Iterable[str]) -> None:
     """Set the time of the last use of the keys and links with these ids to now. Web servers call
-    this about once a minute, for the keys used since.
+    this about once a minute, for the keys used since the last call.
     """
     for id in sorted(ids):
         session.execute("UPDATE api_key SET last_used = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
@@ -330,7 +334,8 @@ class LiveSession:
 
     Attributes:
         token_hash: SHA-256 of the token in the login's cookie.
-        api_key: id of the key that was used to log in. When the key ends, the login ends with it.
+        api_key: id of the key that was used to log in. The login ends when the key is revoked or
+            expires.
         expires_in: seconds until the login expires, by the database's clock.
     """
 
