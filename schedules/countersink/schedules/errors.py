@@ -18,7 +18,8 @@ class JobFailed(Exception):
     The message is a sentence for people, which ``runs`` and the logs show unchanged, so it contains
     no secret. If a job raises any other exception that is not StoreError or StreamError, that is a
     bug. A run that failed with this error is not tried again, because its reason does not go away
-    within seconds; the next planned run checks again. For the exception, see :class:`RunStopped`.
+    within seconds; the next planned run checks again. Only after :class:`RunStopped`, the same run
+    may begin again.
     """
 
 
@@ -36,8 +37,8 @@ class Alarm(JobFailed):
 
 
 class RunFailed(Exception):
-    """A run failed, could not begin, or was or will be taken over by another process; the message
-    is a sentence for people."""
+    """An attempt of a run failed or could not begin, or another process has taken the run over or
+    will do so. The message is a text for people."""
 
 
 class NotOurs(Exception):
@@ -47,6 +48,7 @@ class NotOurs(Exception):
 
 class Outdated(Exception):
     """A counter was changed or deleted after a pass of retention had read the counters. So the
-    wider bucket that the pass has chosen may be wrong, even if another counter was changed. The
-    transaction that noticed this has moved no row; the pass reads the counters again and goes on.
+    wider bucket that the pass has chosen may be wrong. The error is raised even if only
+    another counter was changed. The transaction that noticed the change has moved no row; the pass
+    reads the counters again and goes on.
     """

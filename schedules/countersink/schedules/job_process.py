@@ -48,14 +48,16 @@ def run(
     seconds, or at a second signal, its process is killed, and the run is taken over later; this
     process then ends with the status 1, without a return. If the stop was requested by ``stop`` and
     not by a signal, this function waits until the current run has ended by itself. While Redis is
-    away, the job process waits for it.
+    away, the job process waits for it. If a signal comes while Redis does not answer and there is
+    no run, the process may end with the status 0, without a return.
 
     Args:
         options: the options of the job process.
         registry: the jobs, by name.
         stop: the request to stop, with which another thread can end the process; None if only
             signals can.
-        vitals: the state and numbers for metrics; they are updated during the call.
+        vitals: the state and numbers for metrics; they are updated during the call. None if nobody
+            reads them.
 
     Raises:
         Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
@@ -132,7 +134,8 @@ class _Supervisor:
 
     def ask_to_end(self) -> None:
         """Ask the current run to end, and each run that begins later; each is asked once. Return
-        when :attr:`ended` is set, which :func:`run` does at its end.
+        when :attr:`ended` is set, which :func:`run` does at its end. Called at the first signal, on
+        a thread of its own.
 
         If there has been no run for ``_IDLE_S`` seconds and :attr:`ended` is not set, the main
         thread hangs in a call to Redis. Then exit the process immediately with status 0: without a
@@ -152,7 +155,8 @@ class _Supervisor:
             time.sleep(_ASK_EVERY_S)
 
     def kill(self) -> None:
-        """Kill the current run, if there is one, and wait for its end; it is taken over later."""
+        """Kill the process of the current run, if there is one, and wait for its end. Unless this
+        run is over, another process takes it over later."""
         worker = self._worker
         if worker is not None and worker.horse_pid:
             self._log(

@@ -5,8 +5,8 @@ A link to a board has the names of the board's counters in its row of ``api_key`
 ``store/links.py``). A change of the board changes these rows in the same transaction, so a link
 never shows a counter that the board does not.
 
-Changes of boards and creations of links to boards run one after another, and no counter is deleted
-meanwhile; workers go on counting. See :func:`in_turn`.
+Creations, changes and deletions of boards, and creations of links to boards, run one after another.
+No counter can be deleted while one of them runs; workers go on counting. See :func:`in_turn`.
 """
 
 import json
@@ -60,9 +60,9 @@ class Board:
     Attributes:
         name: its name.
         items: its counters, in the order in which they are shown.
-        author: name of the API key that changed it last; empty if it was changed without a key, as
-            on the command line.
-        changed: time of the last change, a naive datetime in UTC.
+        author: name of the API key that created it or changed it last; empty if that was done
+            without a key, as on the command line.
+        changed: time of the creation or of the last change, a naive datetime in UTC.
     """
 
     name: str
@@ -112,11 +112,16 @@ def change(session: Session, name: str, items: Sequence[BoardItem], author: str 
     """Replace the items and the author of a board, and return the board. Links to it then show the
     new items.
 
-    Args are those of :func:`create`, with the name of an existing board.
+    Args:
+        session: a session outside a transaction.
+        name: name of the board.
+        items: 1 to :data:`MAX_ITEMS` items, in place of all present ones.
+        author: name of the API key that changes it; empty if it is changed without a key.
 
     Raises:
         NoSuchBoard: no board has this name.
-        ValueError, UnknownCounter: the items are not as :func:`create` needs them.
+        ValueError: the number of items is wrong.
+        UnknownCounter: the counter of an item does not exist.
     """
 
     def update() -> Board:
@@ -136,7 +141,11 @@ def change(session: Session, name: str, items: Sequence[BoardItem], author: str 
 
 
 def delete(session: Session, name: str) -> None:
-    """Delete a board, and its links.
+    """Delete a board, and all links to it.
+
+    Args:
+        session: a session outside a transaction.
+        name: name of the board.
 
     Raises:
         NoSuchBoard: no board has this name.
@@ -154,13 +163,15 @@ def in_turn(session: Session, work: Callable[[], Result]) -> Result:
     """Run ``work`` in a transaction during which nobody else changes boards or creates links to
     them, and no counter is deleted. Commit, and return the result of ``work``.
 
-    Such transactions run one after another, because each locks the row of version 1 in
-    ``schema_version``; workers do not lock this row. Each also takes the share lock on the control
-    row, as workers do. The deletion of a counter takes that lock exclusively, so it waits.
+    Transactions of this function run one after another, because each takes the exclusive lock on
+    the row of version 1 in ``schema_version``; workers do not lock this row. Each also takes the
+    share lock on the control row, as workers do. The deletion of a counter takes the exclusive lock
+    on the control row, so it waits.
 
     Args:
         session: a session outside a transaction.
-        work: called in the transaction; called again after a conflict with another transaction.
+        work: called without arguments in the transaction, and uses ``session``. Called again in a
+            new transaction after a conflict with another transaction, a few times.
     """
 
     def locked() -> Result:
@@ -196,7 +207,8 @@ def counters_of(board: Board) -> list[str]:
 
 def _checked(session: Session, items: Sequence[BoardItem]) -> str:
     """Check the number and the counters of a board's items, and return the items as JSON text for
-    the table. Raises ValueError and UnknownCounter as :func:`create`."""
+    the table. Raises ValueError if the number of items is wrong, and UnknownCounter if a counter
+    does not exist."""
     if not 1 <= len(items) <= MAX_ITEMS:
         raise ValueError(f"a board has 1 to {MAX_ITEMS} items")
     for counter in dict.fromkeys(item.counter for item in items):

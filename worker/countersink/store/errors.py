@@ -9,7 +9,8 @@
                    the name
     NoSuchLink     a LookupError: no link has this id, or it has expired
     TooManyLinks   a ValueError: the maximum of valid links, or of those of one API key, is reached
-    TooManyNotes   a ValueError: the maximum of notes on a counter, or on all, is reached
+    TooManyNotes   a ValueError: one counter has the maximum of notes, or there is the maximum of
+                   notes on all counters together
 """
 
 from countersink.runtime.errors import ExplainedError
@@ -41,4 +42,5 @@ class TooManyLinks(ExplainedError, ValueError):
 
 
 class TooManyNotes(ValueError):
-    """The maximum of notes on one counter, or of notes on all counters, is reached."""
+    """One counter has the maximum of notes, or there is the maximum of those notes that apply to
+    all counters together."""

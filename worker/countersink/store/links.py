@@ -68,8 +68,8 @@ def create(
 
     Raises:
         ValueError: ``counter`` is no valid name, or ``expires`` is not as described above.
-        TooManyLinks: there are :data:`MAX_LINKS` valid links, or :data:`MAX_LINKS_OF_KEY` of this
-            API key.
+        TooManyLinks: there are :data:`MAX_LINKS` valid links, or :data:`MAX_LINKS_OF_KEY` valid
+            links of this API key.
     """
     if not is_name(counter):
         raise ValueError("a link shows one counter, whose name has 1 to 64 of A-Z a-z 0-9 _ . : -")
@@ -80,14 +80,25 @@ def create(
 def create_to_board(
     session: Session, board: str, expires: datetime, /, *, api_key: str = ""
 ) -> tuple[ShareLink, str]:
-    """Create a link to a board. The link always shows the present counters of the board, and ends
-    when the board is deleted.
+    """Create a link to a board, and delete all links that have expired. The link always shows the
+    present counters of the board, and ends when the board is deleted.
 
-    Args, result and errors are those of :func:`create`, with the name of a board.
+    Args:
+        session: a session outside a transaction.
+        board: name of the board.
+        expires: an aware datetime in the future, at most :data:`MAX_DAYS` days ahead.
+        api_key: id of the API key that creates the link, and with which the link ends; empty if it
+            is created without a key.
+
+    Returns:
+        the link, and its token.
 
     Raises:
         NoSuchBoard: no board has this name.
         BoardRefused: a counter of the board was deleted.
+        ValueError: ``expires`` is in the past, or more than :data:`MAX_DAYS` days ahead.
+        TooManyLinks: there are :data:`MAX_LINKS` valid links, or :data:`MAX_LINKS_OF_KEY` valid
+            links of this API key.
     """
 
     def make() -> tuple[ShareLink, str]:
@@ -130,7 +141,7 @@ def _create(
 
 def path_of(link: ShareLink, token: str) -> str:
     """Return the path (:data:`PAGE`) and fragment of a link's URL, to append to the address of the
-    HTTP interface.
+    HTTP interface: ``/shared#/counter/NAME?link=TOKEN``, or ``/shared#/board/NAME?link=TOKEN``.
 
     The token is in the fragment (after the ``#``). Browsers do not send the fragment, so no proxy
     logs the token.
@@ -140,7 +151,8 @@ def path_of(link: ShareLink, token: str) -> str:
 
 
 def list_links(session: Session) -> list[ShareLink]:
-    """Return the valid links, ordered by the time at which they expire, the latest first."""
+    """Return the valid links, ordered by the time at which they expire, the latest first. A link is
+    valid until it expires, or until the API key that created it expires or is revoked."""
     return _links(session, VALID)
 
 
@@ -152,7 +164,8 @@ def revoke(session: Session, id: str) -> None:
         id: the link's id.
 
     Raises:
-        NoSuchLink: no link has this id, or it has expired.
+        NoSuchLink: no link has this id, or it has expired. A link that has not expired is deleted
+            even if its API key has ended.
     """
     if not id.isascii() or not _revoke(session, "id = %s", id):
         raise NoSuchLink("no valid link has this id")
@@ -160,7 +173,7 @@ def revoke(session: Session, id: str) -> None:
 
 def revoke_all(session: Session) -> int:
     """Delete the rows of all links that have not expired, and return the number of these links.
-    Links whose API key has ended are counted, too.
+    Links that have ended because their API key has ended are deleted and counted, too.
     """
     return _revoke(session, "TRUE")
 

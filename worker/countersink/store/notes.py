@@ -1,5 +1,6 @@
 """Notes that people write on a day of a counter, or of all counters, in the table ``day_note``.
-Each day of a counter has at most one note, of at most :data:`MAX_NOTE` characters.
+Each day of a counter has at most one note, of at most :data:`MAX_NOTE` characters. Each day has at
+most one further note on all counters.
 """
 
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ class DayNote:
 
     Attributes:
         counter: the counter's name, or :data:`ALL_COUNTERS`.
-        day: the day, in the time zone of the counter.
+        day: the day, in the time zone of the counter; a note on all counters is on this date in
+            the time zone of each.
         note: the text, which is one line.
-        author: name of the API key that wrote the note; empty if no key was needed.
+        author: name of the API key that wrote the note last; empty if no key was needed.
         changed: time of the last change, a naive datetime in UTC.
     """
 
@@ -41,8 +43,8 @@ def checked_note(text: object) -> str:
     """Check the text of a note, and return it without spaces at its beginning and end.
 
     Raises:
-        ValueError: the text is no ``str``, empty, longer than :data:`MAX_NOTE` characters, or has
-            unprintable characters or line breaks within it.
+        ValueError: the text is no ``str``; or, without those spaces, it is empty, is longer than
+            :data:`MAX_NOTE` characters, or has unprintable characters or line breaks.
     """
     note = text.strip() if isinstance(text, str) else ""
     if not 1 <= len(note) <= MAX_NOTE or not note.isprintable():
@@ -55,13 +57,14 @@ def put(session: Session, counter: str, day: date, note: str, author: str) -> Da
 
     Args:
         session: a session outside a transaction.
-        counter: a valid name, or :data:`ALL_COUNTERS`.
+        counter: a valid name of a counter, which need not exist; or :data:`ALL_COUNTERS`.
         day: any day.
         note: a text from :func:`checked_note`.
         author: name of the API key that writes it; may be empty.
 
     Raises:
-        TooManyNotes: :data:`MAX_NOTES` other days of the counter have notes.
+        TooManyNotes: the counter has :data:`MAX_NOTES` notes already, none of them on this day.
+            Notes on all counters are limited in the same way.
     """
     present = notes(session, [counter])
     if len(present) >= MAX_NOTES and day not in {each.day for each in present}:
@@ -76,7 +79,8 @@ def put(session: Session, counter: str, day: date, note: str, author: str) -> Da
 
 
 def delete(session: Session, counter: str, day: date) -> bool:
-    """Delete the note on a day, and return True; return False if there was none."""
+    """Delete the note on a day, and return True; return False if there was none. ``counter`` is the
+    name of the counter, or :data:`ALL_COUNTERS`."""
     sql = "DELETE FROM day_note WHERE counter = %s AND day = %s"
     return session.execute(sql, (counter, day)) == 1
 

@@ -60,7 +60,8 @@ class Verified:
     """The result of ``verify``: how many things were compared, and the differences.
 
     Attributes:
-        counters: number of counters that were compared; breakdowns count, too.
+        counters: number of counters that were compared; breakdowns and counters of tracked tables
+            count, too. If all are compared, a counter without rows and postings does not count.
         rows: number of rows of these counters in ``counter_slot``.
         differences: the differences of counters, in the order in which they were found.
         finished: False if ``stop`` ended the comparison early, so that the rest was not compared.
@@ -77,8 +78,8 @@ class Verified:
 
     @property
     def agrees(self) -> bool:
-        """Whether no difference was found, also by a comparison that ended early (``finished`` is
-        False)."""
+        """Whether no difference of a counter and no problem of a tracked table was found. After a
+        comparison that ended early (``finished`` is False), it says this of the compared part."""
         return not (self.differences or self.row_differences)
 
 
@@ -107,15 +108,18 @@ def verify(
         session: a session at REPEATABLE READ, outside a transaction.
         counter: name of the only counter to compare, together with its breakdowns and, if it has
             one, its tracked table. None for all counters.
-        table: the only tracked table to compare, together with all its counters: the name that was
-            given to ``track``, or the name of a counter of the table. None for all tables. Give
-            ``counter`` or ``table``, not both.
-        stop: called between two groups of counters, and between two tables. If it returns true, the
-            comparison ends early.
-        progress: called with a short English description of what is compared next.
+        table: the only tracked table to compare: its name as given to ``track``, for the table and
+            all its counters; or the name of one of its counters, for the table and this counter.
+            None for all tables. Give ``counter`` or ``table``, not both.
+        stop: called before each group of counters, before the breakdowns and sketches of each
+            counter, and before each tracked table. If it returns true, the comparison ends early.
+            Counters that ``counter`` or ``table`` names are compared without calling it.
+        progress: called after ``stop``, with a short English text: how much was compared so far, or
+            what is compared next.
 
     Raises:
-        UnknownCounter: no counter has this name, or no such table is tracked.
+        UnknownCounter: no counter is called ``counter``, or no tracked table and no counter of one
+            is called ``table``.
         ValueError: ``table`` is the counter of one table, and the name of another table; or
             ``counter`` and ``table`` are given.
         Refused: the control row is missing.
@@ -160,9 +164,14 @@ def verify(
 def _verify_all(
     session: Session, stop: Callable[[], bool], progress: Callable[[str], object]
 ) -> Verified:
-    """Compare every counter with the ledger, in groups of counters with neighbouring names; then
-    their breakdowns and sketches. No tracked table is read. ``stop`` and ``progress`` are those of
-    :func:`verify`.
+    """Compare every counter with the ledger and with records of backfills, in groups of counters
+    with neighbouring names; then their breakdowns and sketches. No tracked table is read.
+
+    Args:
+        session: the session of :func:`verify`.
+        stop: called before each group, and before the breakdowns and sketches of each counter. If
+            it returns true, the result so far is returned, with ``finished`` False.
+        progress: called after ``stop``, with a short text about the progress.
     """
     counters, rows, differences = 0, 0, list[Difference]()
     after: str | None = None
@@ -192,8 +201,9 @@ def _verify_all(
 
 
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
-    """Compare the counters ``names`` and their breakdowns with the ledger. Also compare each
-    breakdown with its counter, and sketches with rows. All this is done in one snapshot.
+    """Compare the counters ``names`` and their breakdowns with the ledger and with records of
+    backfills. Also compare each breakdown with its counter, and sketches with rows. All this is
+    done in one snapshot. No tracked table is read.
     """
     with session.transaction(snapshot=True):
         broken_down = [each for name in names for each in all_counters.names_of(session, name)]
@@ -220,8 +230,9 @@ def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
 
 
 def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
-    """Compare some counters with the ledger, and with what backfills have recorded. Return the
-    number of these counters and of their rows, and the differences. The caller has a snapshot.
+    """Compare some counters with the ledger, and with what backfills have recorded. Counters of
+    tracked tables are not compared with the ledger. Return the differences, the number of those
+    counters that have rows or postings, and the number of their rows. The caller has a snapshot.
 
     Args:
         session: the caller's session.
@@ -259,11 +270,12 @@ count these events, too."""
 
 
 def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
-    """Yield one difference for each breakdown of a counter that differs from the counter on any
-    day. The caller has a snapshot.
+    """Yield one difference for each breakdown of a counter that differs from the counter's key
+    ``''`` on any day. Days before the breakdown began, and days that either has rolled up into
+    months, are left out. The caller has a snapshot.
 
-    Nothing is yielded if this machine does not know the time zone, or if a bucket is invalid: other
-    checks report that.
+    If this machine does not know the time zone, or if a bucket is invalid, nothing more is yielded:
+    other checks report that.
     """
     dimensioned = breakdowns.read_dimensioned(session, counter).get(counter)
     if dimensioned is None or not dimensioned.breakdowns:
@@ -290,7 +302,8 @@ def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
 
 
 def _days(session: Session, name: str, scheme: Scheme, where: str = "TRUE") -> Counter[date]:
-    """Return day → sum of a counter's buckets that begin on that day, in the counter's time zone.
+    """Return a map from day to the sum of a counter's amounts in buckets that begin on that day, in
+    the counter's time zone. Days without such buckets are left out.
 
     Args:
         session: the caller's session.

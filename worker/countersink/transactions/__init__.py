@@ -22,8 +22,7 @@ minute ago, or longer ago if its process was stopped in between. Counts are exac
   its row is written. For an event from the future the settings are read anew.
 
 Two clocks measure the settings' age, because the monotonic clock may stop while a machine sleeps,
-and the wall clock may be set.
-"""
+and the wall clock may be set."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,8 +78,7 @@ class AppSettings:
         snapshot_isolation: True if the server has the variable ``innodb_snapshot_isolation``.
         asked: both clocks just before the settings were read.
         answered: time on the monotonic clock just after they were read.
-        now_ms: time on the server's clock while they were read, in Unix milliseconds.
-    """
+        now_ms: time on the server's clock while they were read, in Unix milliseconds."""
 
     catalog: Catalog
     app_slots: int
@@ -91,7 +89,7 @@ class AppSettings:
     now_ms: int
 
     def are_fresh(self, now: Clocks) -> bool:
-        """Return whether the age of the settings is 0 to 60 seconds (excluded) by both clocks."""
+        """Return whether both clocks say that the settings are 0 to less than 60 seconds old."""
         return all(
             0 <= age < MAX_AGE_S
             for age in (now.monotonic - self.asked.monotonic, now.wall - self.asked.wall)
@@ -99,8 +97,7 @@ class AppSettings:
 
     def minute(self, now: Clocks) -> int:
         """Return the present Unix minute on the server's clock. It may lag behind by the time that
-        the server's answer took, but it is never ahead.
-        """
+        the server's answer took, but it is never ahead."""
         return int(self.now_ms + 1000 * (now.monotonic - self.answered)) // 60_000
 
 
@@ -110,8 +107,7 @@ class SettingsCache:
     Args:
         connect: opens a session to write, at REPEATABLE READ, and checks the tables' version.
         pool: sessions for reading.
-        clocks: returns the present times. Tests pass another function.
-    """
+        clocks: returns the present times. Tests pass another function."""
 
     def __init__(
         self, connect: Connect, pool: Pool, clocks: Callable[[], Clocks] = Clocks.now
@@ -123,18 +119,19 @@ class SettingsCache:
         self._known: dict[str, AppSettings] = {}
 
     def for_event(self, counter: str, at: datetime | None) -> tuple[AppSettings, int]:
-        """Return the settings by which an event is counted, and the event's Unix minute.
+        """Return the settings by which an event is counted, and the event's Unix minute. Settings
+        are read anew if none are kept, if the kept ones are not fresh (see
+        :meth:`AppSettings.are_fresh`), or if the event is in the future.
 
         Args:
             counter: the counter's name, which was checked.
             at: time of the event, an aware datetime; None for the present time of the server.
 
         Raises:
-            TypeError, ValueError: as raised by :func:`countersink.runtime.limits.minute_of`.
+            TypeError, ValueError: ``at`` is invalid (:func:`countersink.runtime.limits.minute_of`).
             UnknownCounter: strict mode is on, and the counter was neither created nor ever counted.
             TrackedCounter: triggers count the rows of a tracked table in this counter.
-            StoreError: a query failed.
-        """
+            StoreError: a query failed."""
         minute = None if at is None else minute_of(at)
         found, anew = self._known.get(counter), False
         while True:
@@ -149,11 +146,11 @@ class SettingsCache:
 
     def dimensioned(self, counter: str) -> Dimensioned | None:
         """Return the dimensions and breakdowns of a counter, for :meth:`Increments.delete`; None if
-        it has none or does not exist. They are read anew; kept settings are not used.
+        it has no dimensions or does not exist. They are read anew; kept settings are not used.
 
         Raises:
-            TrackedCounter, StoreError: as raised by :meth:`for_event`.
-        """
+            TrackedCounter: triggers count the rows of a tracked table in this counter.
+            StoreError: a query failed."""
 
         def work(session: Session) -> Dimensioned | None:
             refuse_tracked(session, counter)
@@ -162,15 +159,17 @@ class SettingsCache:
         return self._pool.read(work)
 
     def forget(self, counter: str) -> None:
-        """Drop a counter's settings after an UnknownZone, so that the next use reads them anew."""
+        """Drop a counter's kept settings, so that the next use reads them anew: the caller got an
+        UnknownZone with them, and somebody may correct the settings."""
         self._known.pop(counter, None)
 
     def read(self, counter: str) -> AppSettings:
-        """Read, keep and return a counter's settings, after :func:`_fix_zone` if it is necessary.
+        """Read, keep and return a counter's settings. Call :func:`_fix_zone` before if the
+        counter's time zone could change soon.
 
         Raises:
-            UnknownCounter, TrackedCounter, StoreError: as raised by :meth:`for_event`.
-        """
+            UnknownCounter: strict mode is on, and the counter was neither created nor ever counted.
+            TrackedCounter, StoreError: a tracked table's triggers count in it; a query failed."""
         work = partial(_read, counter=counter, asked=self._clocks(), clocks=self._clocks)
         while (settings := self._pool.read(work)) is None:
             with self._connect() as session:
@@ -189,7 +188,9 @@ change again ten minutes after it was fixed."""
 def _read(
     session: Session, counter: str, asked: Clocks, clocks: Callable[[], Clocks]
 ) -> AppSettings | None:
-    """Read a counter's settings. None if it needs :func:`_fix_zone` first: its zone may change."""
+    """Read a counter's settings; None if :func:`_fix_zone` must be called first, because the
+    counter's time zone could change within five minutes. ``asked``: the times just before the call;
+    ``clocks``: returns the present times. Errors are those of :meth:`SettingsCache.read`."""
     refuse_tracked(session, counter)
     control = read_control(session, lock="")
     if control.strict and not known_names(session, (counter,)):
@@ -220,7 +221,8 @@ def _read(
 
 
 def _fix_zone(session: Session, counter: str) -> None:
-    """Insert the counter's row if need be, and keep its time zone from changing for ten minutes."""
+    """Keep a counter's time zone from changing for ten minutes from now on, by ``zone_fixed`` in
+    the counter's row. If there is no row, insert it with the default settings."""
     update = "UPDATE counter SET zone_fixed = UTC_TIMESTAMP(3) WHERE name = %s"
     if not session.execute(update, (counter,)):
         with session.transaction():
@@ -238,8 +240,7 @@ class Increments:
 
     Args:
         connect, pool: sessions to read and write settings; see :class:`SettingsCache`.
-        database: name of countersink's database.
-    """
+        database: name of countersink's database, not quoted."""
 
     def __init__(self, connect: Connect, pool: Pool, database: str) -> None:
         self._settings = SettingsCache(connect, pool)
@@ -264,10 +265,11 @@ class Increments:
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing was sent.
-            UnknownCounter, TrackedCounter, UnknownDimension: as raised by ``Store.increment``.
+            UnknownCounter: strict mode is on, and the counter was neither created nor ever counted.
+            TrackedCounter: triggers count the rows of a tracked table in this counter.
+            UnknownDimension: the counter has not declared a dimension in ``amounts``.
             StoreError: the counter's settings could not be read, or its time zone is unknown here.
-            The driver's own exceptions, unchanged.
-        """
+            The driver's own exceptions, unchanged."""
         check_name(counter)
         given = [(_row_key(key), check_amount(amount)) for key, amount in amounts]
         found, minute = self._settings.for_event(counter, at)
@@ -291,13 +293,16 @@ class Increments:
                 post_in(connection, self._database, name, posting)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Delete the rows of a key, if any, with their sketches. Transaction as in :meth:`add`.
+        """Delete the rows of a key, if any, with their sketches: in the connection's transaction
+        or, if it has none, in a new one, which is committed.
 
         Raises:
-            The exceptions of :meth:`add`, except UnknownCounter and UnknownDimension.
-            ValueError: also if the key is empty and the counter has breakdowns.
+            TypeError, ValueError: an argument is invalid, or the counter has breakdowns and the key
+                is empty.
+            TrackedCounter: triggers count the rows of a tracked table in this counter.
+            StoreError: the counter's dimensions could not be read.
             Conflict: other transactions went on adding rows of the key; nothing was deleted.
-        """
+            The driver's own exceptions, unchanged."""
         check_name(counter)
         wanted = _key_bytes(key)
         dimensioned = self._settings.dimensioned(counter)
@@ -329,20 +334,15 @@ class Increments:
 
 
 def _key_bytes(key: object) -> bytes:
-    """Return a key in UTF-8. The key may be of any subclass of ``str``, such as an enum.
-
-    Raises:
-        TypeError, ValueError: as raised by :func:`countersink.runtime.limits.check_key`.
-    """
+    """Return a key in UTF-8, cut if it has more than 255 bytes. The key may be of any subclass of
+    ``str``, such as an enum. Raises TypeError if it is no ``str``, ValueError if it has no UTF-8
+    form."""
     return check_key(str.__str__(key) if isinstance(key, str) else key).encode()
 
 
 def _row_key(key: object) -> RowKey:
-    """Check a key, or a mapping of dimensions to values, and return it as a ``RowKey``.
-
-    Raises:
-        TypeError, ValueError: ``key`` is not valid as either.
-    """
+    """Check a key, or a mapping of dimensions to values, and return it as a ``RowKey``. Raises
+    TypeError or ValueError if it is invalid."""
     return check_dimensions(key) if isinstance(key, Mapping) else _key_bytes(key).decode()
 
 
@@ -355,7 +355,8 @@ _NO_LIMIT: Final = f"LIMIT {2**64 - 1}"
 
 def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> bool:
     """Delete the rows of a key with their sketches, and post the change to the ledger, in the same
-    transaction. Return False if there were no rows; else True, so that the caller tries once more.
+    transaction. Return True if there were rows: the caller then calls this function again, because
+    rows may have been added or moved meanwhile. Return False if there were none.
 
     The DELETE names exactly the rows that were read under a lock, because at READ COMMITTED other
     transactions may insert more rows in between.
@@ -367,8 +368,7 @@ def delete_rows(connection: AppConnection, database: str, counter: str, key: byt
         key: the key in UTF-8.
 
     Raises:
-        The driver's own exceptions, unchanged.
-    """
+        The driver's own exceptions, unchanged."""
     of_key = f"counter = '{counter}' AND counter_key = X'{key.hex()}'"
     table = f"{database}.counter_slot"
     # Labels are numbers, as drivers convert dates by the application's options.

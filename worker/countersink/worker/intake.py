@@ -66,7 +66,7 @@ class ReadBatch:
     silent: bool = False
 
     def add(self, held: Held, entry: Incoming) -> None:
-        """Add a delivery, and its entry if no entry with this id is in the batch yet."""
+        """Add a delivery to acknowledge, and its entry if the batch lacks an entry with this id."""
         self.deliveries.append(held)
         entry_id = held[2]
         if entry_id not in self.entries:
@@ -74,15 +74,14 @@ class ReadBatch:
             self.rows += len(entry.rows) + len(entry.dead)
 
     def merge(self, other: "ReadBatch") -> None:
-        """Add all deliveries and entries of another batch."""
+        """Add all deliveries of another batch, and those of its entries that this one lacks."""
         for held in other.deliveries:
             self.add(held, other.entries[held[2]])
 
 
 class Intake:
     """Reads, claims and decodes entries. Each batch must be acknowledged before :meth:`next` is
-    called again. Otherwise that call may return entries of the batch once more, if they were found
-    pending with no worker.
+    called again. Otherwise that call may return entries of the batch once more.
 
     Args:
         group: this worker's consumer; the intake keeps ``group.streams`` up to date.
@@ -134,16 +133,18 @@ class Intake:
         return len(self._group.streams)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
-        """Do the chores that are due, and return the next batch: entries that were taken over from
-        other workers, or else new ones. It is empty if no entry came within ``batch_wait_ms``.
+        """Return the next batch. It has entries of the last read, if some are left. Otherwise do
+        the chores that are due; the batch has the entries that they took over from other workers or
+        found pending with no worker, or else new ones. It is empty if no new entry came within
+        ``batch_wait_ms``.
 
         Args:
             fresh: False after a request to stop. Then Redis is not asked, no chore is done, and
                 only entries that were read before are returned.
 
         Raises:
-            StreamError: Redis does not answer, or refuses. The next call returns the entries that
-                were read.
+            StreamError: Redis does not answer, or refuses. Entries that were read before the error
+                are returned by the next call.
         """
         if fresh and not self._raw:
             self._recover()
@@ -193,7 +194,8 @@ class Intake:
         entries that are pending with no worker, delete idle consumers.
 
         Raises:
-            StreamError: Redis is unavailable. The next call does the chores that are left.
+            StreamError: Redis is unavailable. The next call does the failed chore and those after
+                it.
         """
         if self._follows:
             self._do(self._follow_partitions, PARTITIONS_EVERY_S)
@@ -203,13 +205,13 @@ class Intake:
         self._do(self._forget_consumers, CONSUMERS_EVERY_S)
 
     def _do(self, chore: Callable[[], bool], every_s: float) -> None:
-        """Do a chore if it is due. It is due ``every_s`` seconds after its last call. It is due
-        immediately if its last call returned True, which means that there is more to do.
+        """Do a chore if it is due. It is due at first, and ``every_s`` seconds after its last call.
+        It is due immediately if its last call returned True, which means that there is more to do.
 
         If Redis refuses a command, or after a bug, the error is logged, and nothing is raised.
 
         Raises:
-            StreamError: Redis is unavailable.
+            StreamError: Redis is unavailable. The chore stays due.
         """
         now = time.monotonic()
         if now < self._due.get(chore.__name__, 0.0):
@@ -338,7 +340,8 @@ def _internal_error(payload: bytes | None) -> Bad:
 
 
 def is_empty(group: Group) -> bool:
-    """Return whether every stream is empty and nothing is pending with any consumer.
+    """Return whether every stream of ``group`` is empty, and nothing is pending there with any
+    consumer.
 
     Raises:
         StreamError: Redis does not answer, or refuses.

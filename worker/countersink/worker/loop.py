@@ -1,7 +1,6 @@
 """A worker process (``run``), from its start to its exit status, and its loop: take a batch, apply
 it, acknowledge it. After an unexpected error the entries are applied one by one (``TRIES``). Also
-the lease of the worker's slot (``LEASE_S``).
-"""
+the lease of the worker's slot (``LEASE_S``)."""
 
 import logging
 import os
@@ -67,26 +66,26 @@ def run(
     vitals: Vitals | None = None,
 ) -> int:
     """Run a worker until a stop (SIGTERM, SIGINT or ``stop``) or, with ``drain``, until the streams
-    are empty; return its exit status.
+    are empty and nothing is pending; return its exit status.
 
-    The worker waits for servers that are away. If called in the main thread, this function sets
-    signal handlers, and restores the former ones at the end.
+    The worker waits for servers that are away. Signals stop it only if this function is called in
+    the main thread; the former signal handlers are restored at the end. A second signal, or the end
+    of ``stop_within_s`` seconds after the first, ends the process with status 1 without a return.
 
     Args:
         options: the settings.
-        stop: a stop that another thread may request.
+        stop: a stop that another thread may request; None if none does.
         on_point: a function to call at each named point of a batch, for tests that kill the process
             there: ``read``, those in :data:`countersink.counting.apply.applier.POINTS`,
             ``acknowledged``.
-        vitals: updated while the worker runs, for other threads.
+        vitals: state and times of the worker, updated while it runs, for other threads to read.
 
     Returns:
         0 if all entries that were read were applied and acknowledged; 1 if entries stay pending
             (other workers get them), if the tables are too new for this program, or after a bug.
 
     Raises:
-        StreamMisconfigured, Misconfigured: one of the URLs cannot be used.
-    """
+        StreamMisconfigured, Misconfigured: one of the URLs cannot be used."""
     settings = Settings.parse(options.mysql_url)
     consumer = process_name()
     log, stop = Log(LOGGER, consumer=consumer), stop or Stop()
@@ -121,8 +120,7 @@ class Loop:
     """The loop of a worker, until it is stopped or drained. For one thread.
 
     Its fields are the arguments of :func:`run`, the settings of MySQL, the source of batches, a
-    client of Redis with a short timeout, the consumer's name and the log.
-    """
+    client of Redis with a short timeout, the consumer's name and the log."""
 
     _options: WorkerOptions
     _settings: Settings
@@ -148,9 +146,9 @@ class Loop:
         self._batch = ReadBatch()
 
     def run(self) -> int:
-        """Apply entries until the end; then release the slot, delete the consumer, and close the
-        sessions. Return the exit status, as described in :func:`run`.
-        """
+        """Apply entries until a stop, the drain or an error; then release the slot, delete the
+        consumer, and close the sessions. Return the exit status: 0, or 1 if entries stay pending,
+        if the tables are too new for this program, or after a bug."""
         self._log(
             WorkerAction.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain
         )
@@ -203,12 +201,13 @@ class Loop:
 
     def _apply_batches(self, applier: Applier) -> bool:
         """Apply batches. Return True when the streams are drained. Return False after a stop
-        request, when all that was read is acknowledged, except on a cluster's nodes that are away.
+        request, when all that was read is applied and acknowledged. (On a Redis Cluster, some
+        entries may still be pending, as when their node is away.)
 
         Raises:
-            GivenUp: a stop was requested while a server was away; the batch stays pending.
-            SchemaMismatch: a newer version has migrated the tables.
-        """
+            GivenUp: a stop was requested while a server was away; entries that were read stay
+                pending.
+            SchemaMismatch: a newer version has migrated the tables."""
         while True:
             stopping = self._stop.requested
             self._batch = self._redis.call(self._next)
@@ -250,8 +249,7 @@ class Loop:
         Raises:
             GivenUp: a stop was requested while MySQL was away. No entry is acknowledged, though
                 some may have been applied.
-            SchemaMismatch: a newer version has migrated the tables.
-        """
+            SchemaMismatch: a newer version has migrated the tables."""
         done = self._try(applier, entries)
         if isinstance(done, Applied):
             return done
@@ -282,7 +280,8 @@ class Loop:
         return self._mysql.call(partial(applier.apply, [as_dead_letter(entry)]))
 
     def _try(self, applier: Applier, entries: Sequence[Incoming]) -> Applied | Exception:
-        """Apply entries, waiting for MySQL. Return figures, or (not raised) an unexpected error."""
+        """Apply entries, waiting for MySQL. Return figures, or (not raised) an unexpected error.
+        GivenUp and SchemaMismatch are raised, as :meth:`_apply` describes."""
         try:
             return self._mysql.call(partial(applier.apply, entries))
         except (GivenUp, SchemaMismatch):
@@ -333,8 +332,7 @@ class Slot:
         connect: makes a session; called again after every error.
         holder: the consumer's name.
         log: the worker's log.
-        renew_every_s: seconds between two renewals.
-    """
+        renew_every_s: seconds between two renewals."""
 
     _connect: Callable[[], Session]
     _holder: str
@@ -351,22 +349,20 @@ class Slot:
 
         Raises:
             SchemaMismatch: the tables have another version.
-            StoreError: MySQL failed; a further call may succeed.
-        """
+            StoreError: MySQL failed; a further call may succeed."""
         self._number = lease_worker_slot(self._session(), self._holder, LEASE_S)
         self._next = time.monotonic() + self.renew_every_s
         return self._number
 
     def keep(self) -> int:
-        """Renew the lease if that is due. If the lease has expired, lease another slot. Return the
-        number of the slot. Call this only after :meth:`take`.
+        """Renew the lease if that is due. If the lease has expired, or if there was none, lease a
+        slot as :meth:`take` does. Return the number of the slot. Call this only after :meth:`take`.
 
         Errors of MySQL other than the one below are ignored: the code that applies batches logs
         them.
 
         Raises:
-            SchemaMismatch: a newer version has migrated the tables.
-        """
+            SchemaMismatch: a newer version has migrated the tables."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self.renew_every_s
             try:
@@ -378,9 +374,8 @@ class Slot:
         return self._number
 
     def release(self) -> None:
-        """Release the lease if the session is still open. Never raises, because a lease expires
-        anyway.
-        """
+        """Release the lease if the session is still open. Errors of MySQL are ignored, because a
+        lease expires anyway."""
         with suppress(StoreError):
             if self._session.is_open:
                 release_worker_slot(self._session(), self._number, self._holder)

@@ -31,8 +31,8 @@ class WorkerOptions:
             should exceed the time of the slowest batch: to take an entry over too early is
             harmless, but wastes work. Entries of a worker without a heartbeat are taken over after
             about 3 s, whatever this option says.
-        claim_every_s: seconds between two searches for entries to take over; at most 1 with
-            ``drain``.
+        claim_every_s: seconds between two searches for the entries that ``claim_idle_ms``
+            describes. With ``drain``, a longer time counts as 1 second.
         consumer_idle_ms: ms after which an idle consumer of another worker is deleted from the
             consumer group, if it has no pending entries.
         drain: whether to stop when the streams are empty and nothing is pending with any worker.

@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False, repr=False)
 class _Crew:
-    """State that the reader threads and the loop share.
+    """State that the reader threads and the loop share; also some arguments of :class:`Readers`.
 
     Attributes:
         changed: the loop waits for this condition. Its lock guards ``ready`` and ``away``.
@@ -99,12 +99,12 @@ class Readers:
 
     @property
     def waiting(self) -> int:
-        """The number of delivered entries, neither acknowledged nor in the loop's batch."""
+        """The number of read deliveries, without acknowledged ones and those the loop applies."""
         return sum(reader.unacknowledged for reader in self._readers.values())
 
     @property
     def lost(self) -> int:
-        """The sum of :attr:`~countersink.worker.intake.Intake.lost` over all partitions."""
+        """The number of pending entries found trimmed from their streams, over all partitions."""
         return sum(reader.intake.lost for reader in self._readers.values())
 
     @property
@@ -125,7 +125,7 @@ class Readers:
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
         """Return the batches that threads have read, joined into one of about ``batch_rows`` rows.
-        It is empty if none came within ``batch_wait_ms``.
+        It is empty if none came within ``batch_wait_ms`` (twice this time with ``drain``).
 
         Args:
             fresh: False after a request to stop, when threads read no new entries and end. Then
@@ -151,7 +151,7 @@ class Readers:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Let the threads acknowledge ``batch``, the last one of :meth:`next`. Wait for nothing."""
+        """Let the threads acknowledge ``batch``, the last one of :meth:`next`. Return at once."""
         for reader in self._taken:
             reader.applied()
         self._taken.clear()
@@ -163,8 +163,8 @@ class Readers:
         self._chore_due.set()
 
     def leave(self, brief_client: redis.Redis) -> None:
-        """End the threads, within a second if they can. Each deletes its consumer, unless its batch
-        was not applied: these entries stay pending. ``brief_client`` is not used."""
+        """End the threads; wait at most two seconds for that. Each deletes its consumer, unless its
+        batch was not applied: these entries stay pending. ``brief_client`` is not used."""
         self._crew.released.set()
         self._chore_due.set()
         for reader in self._readers.values():
@@ -207,8 +207,8 @@ class Readers:
         )
 
     def _is_drained(self) -> bool:
-        """Return whether all streams are empty and nothing is pending; else let the threads go on.
-        All streams are checked again here: one may have got entries after its thread had read it.
+        """Return whether all streams are empty and nothing is pending; else let threads read again.
+        If all threads found their streams empty, check these again: one may have got entries since.
 
         Raises:
             StreamError: a node does not answer; its streams may have entries."""
@@ -263,7 +263,7 @@ class Readers:
         )
 
     def _follow(self) -> None:
-        """Start a thread for each new partition. The thread reads until this process ends."""
+        """Start a thread for each partition that was found and has none. It reads until a stop."""
         new = [number for number in self._found if number not in self._readers]
         if not new:
             return
@@ -312,7 +312,7 @@ class _Reader:
 
     @property
     def unacknowledged(self) -> int:
-        """The number of delivered entries, neither acknowledged nor in the loop's batch."""
+        """The number of read deliveries, without acknowledged ones and those the loop applies."""
         return self.intake.waiting + self.to_acknowledge
 
     def applied(self) -> None:
@@ -323,7 +323,7 @@ class _Reader:
         self.may_go_on.set()
 
     def go_on_if_empty(self) -> None:
-        """Let the thread read again if it waits because its stream was empty."""
+        """Let the thread read again if it waits because it found its stream empty (``drain``)."""
         with self._crew.changed:
             if self.empty:
                 self.empty = False
@@ -345,7 +345,7 @@ class _Reader:
 
     def _read_batches(self) -> None:
         """Read batches, pass them to the loop and acknowledge them, until :attr:`_Crew.ending`.
-        Raises GivenUp if the process ends first; the batch stays pending."""
+        Raises GivenUp if the loop ends without applying the batch, or as :meth:`_retried`."""
         while True:
             batch = self._retried(lambda: self.intake.next(fresh=not self._crew.ending))
             if batch.deliveries:
@@ -362,8 +362,8 @@ class _Reader:
                 self._wait(empty=True)
 
     def _wait(self, *, empty: bool = False) -> None:
-        """Pass the batch to the loop; with ``empty``, the stream is empty and there is no batch.
-        Then wait until the loop lets the thread go on."""
+        """Pass the batch to the loop, or with ``empty`` only the news that the stream is empty.
+        Then wait until the loop lets the thread go on, or ends."""
         crew = self._crew
         self.may_go_on.clear()
         with crew.changed:
@@ -375,8 +375,8 @@ class _Reader:
             self.may_go_on.wait()
 
     def _retried(self, work: Callable[[], Result]) -> Result:
-        """Call ``work``, repeat it after each StreamError, and return its result. From the second
-        error on, the partition counts as away. Raises GivenUp if errors go on after a stop."""
+        """Call ``work``, again after each StreamError, and return its result. From the second error
+        until the success, the partition is away. Raises GivenUp if errors go on after a stop."""
         failures = 0
 
         def failed(error: Exception) -> None:

@@ -1,8 +1,7 @@
 """Reports of a worker: its heartbeat (``rate`` is the column ``rows_per_second`` of ``info``), its
 log actions, and log lines about batches (``BatchReport``). Also two regular tasks:
 ``SaltPublisher`` writes the salts that producers need to Redis, ``LossWatch`` checks for entries
-that Redis has lost.
-"""
+that Redis has lost."""
 
 import logging
 import time
@@ -79,7 +78,8 @@ class WorkerFigures:
         self.state, self.last_error, self.last_error_at = "waiting", text, now_ms()
 
     def note_away(self, partitions: Mapping[int, str]) -> None:
-        """Record which partitions cannot be read now. ``partitions``: their errors, by number."""
+        """Record which partitions cannot be read now, and their last error. ``partitions``: the
+        errors, by number; empty if all can be read."""
         self.away = ",".join(map(str, sorted(partitions)))
         for text in partitions.values():
             self.last_error, self.last_error_at = text, now_ms()
@@ -91,7 +91,7 @@ class Vitals:
 
     Attributes:
         figures: the worker's figures.
-        moved: time of the latest step, by :func:`time.monotonic`; a try to use a server is a step.
+        moved: time of the latest step, by :func:`time.monotonic`; a failed use of a server is one.
         batches: number of acknowledged batches.
         batch_seconds: seconds from the read to the acknowledgement, summed over the batches."""
 
@@ -106,8 +106,8 @@ class Vitals:
         self.moved = time.monotonic()
 
     def note_point(self, point: str) -> None:
-        """Record as a step that a batch reached a named point (see
-        :func:`countersink.worker.loop.run`). Count the batch at the point ``acknowledged``."""
+        """Record as a step that a batch reached a point: ``read``, a point of the applier, or
+        ``acknowledged``. At ``acknowledged``, count the batch, and add its seconds."""
         now = self.moved = time.monotonic()
         if point == "read":
             self._begun = now
@@ -117,8 +117,8 @@ class Vitals:
 
 
 def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Heartbeat:
-    """Return a heartbeat that writes ``figures`` to the Redis hash of the worker ``consumer``, and
-    ``rate``: rows per second of the last 10 s."""
+    """Return a heartbeat. It writes ``figures`` and ``rate`` (rows applied per second in the last
+    10 s) to the Redis hash of the worker ``consumer``."""
     samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def rate() -> float:
@@ -137,7 +137,8 @@ def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Hea
 
 
 class BatchReport:
-    """Adds batches to ``figures``. Logs dead letters and overflows at once, progress by minute."""
+    """Adds batches to ``figures``. Logs dead letters at once, overflows and progress at most once a
+    minute."""
 
     def __init__(self, figures: WorkerFigures, log: Log) -> None:
         self._figures = figures
@@ -184,7 +185,7 @@ class BatchReport:
             )
 
     def progress(self) -> None:
-        """Once a minute, log how many entries and rows were applied in that minute, if any were."""
+        """Once a minute, log how many entries and rows were applied since the last log, if any."""
         clock = time.monotonic()
         if clock < self._next:
             return
@@ -218,11 +219,9 @@ class WorkerAction(StrEnum):
     DEAD = "dead"
     """Rows became dead letters; ``not_kept`` of them were counted as such but not stored."""
     OVERFLOW = "overflow"
-    """New keys beyond their counters' key caps were counted in ``__overflow__``; at most once a
-    minute."""
+    """New keys beyond key caps were counted in ``__overflow__``; at most once a minute."""
     SALTS = "salts"
-    """A server refuses the worker's command that makes or publishes salts; at most once a
-    minute."""
+    """A server refuses to make or to store salts; at most once a minute."""
     BATCH_FAILED = "batch_failed"
     """A batch had an unexpected error: its entries are now applied one by one."""
     ENTRY_FAILED = "entry_failed"
@@ -287,7 +286,7 @@ class _Upkeep:
         self._due_at = 0.0
 
     def _is_due(self) -> bool:
-        """Return whether the task is due (each second). If so, set when it is due next."""
+        """Return whether the task is due. If so, let it be due next in a second."""
         clock = time.monotonic()
         if clock < self._due_at:
             return False
@@ -295,7 +294,7 @@ class _Upkeep:
         return True
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the session with MySQL."""
         self._session.close()
 
 
@@ -308,7 +307,8 @@ class SaltPublisher(_Upkeep):
     _absent: Set[bytes] = frozenset()
 
     def keep(self) -> None:
-        """Make and delete salts, every 10 s or if the catalog changed. Loop's thread only."""
+        """Every 10 s, or when the catalog has changed: make new salts, delete old ones, read all
+        for :meth:`publish`. Do nothing otherwise. Only for the loop's thread."""
         if not self._is_due():
             return
         clock = time.monotonic()
@@ -324,7 +324,7 @@ class SaltPublisher(_Upkeep):
             self._log_refusal("made", error)
 
     def publish(self) -> None:
-        """Write the salts to Redis, if :meth:`keep` has read them since the last write."""
+        """Write the salts to Redis, if :meth:`keep` has read them since they were written last."""
         published, self._published = self._published, None
         if published is None:
             return
@@ -362,7 +362,7 @@ class SaltPublisher(_Upkeep):
         self._absent = absent
 
     def _log_refusal(self, task: str, error: Exception) -> None:
-        """Log ``error`` if MySQL or Redis refused the task, because then a person must act."""
+        """Log ``error`` if it is a refusal by a server. ``task``: ``made`` or ``published``."""
         if isinstance(error, Refused | StreamRefused):
             text = f"the salts of different members cannot be {task}"
             self._log.seldom(WorkerAction.SALTS, text, error=error_text(error))
@@ -372,7 +372,7 @@ class LossWatch(_Upkeep):
     """Checks each second for entries that Redis has lost, and logs them."""
 
     def watch(self) -> None:
-        """Check for lost entries and log them, if a second is over since the last check."""
+        """Check for lost entries and log them, at most once a second (3 s after a failure)."""
         if not self._is_due():
             return
         try:
