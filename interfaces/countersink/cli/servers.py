@@ -22,17 +22,17 @@ sbin, which is not on the PATH of ordinary users."""
 
 
 def find_program(program: str) -> str | None:
-    """Return the path of an installed program. None if the program is neither on the PATH nor in
-    the system's directories."""
+    """Return the path of an installed program. None if it is neither on the PATH nor in a system
+    directory, such as /usr/sbin."""
     path = os.pathsep.join(filter(None, [os.environ.get("PATH", ""), _SYSTEM_PATH]))
     return shutil.which(program, path=path)
 
 
 def _installed(program: str, advice: str) -> str:
-    """Return the path of an installed program.
+    """Return the path of an installed program, as found by :func:`find_program`.
 
     Raises:
-        ServerMissing: it is not installed; the message ends with ``advice``.
+        ServerMissing: it is not installed. The message ends with ``advice``: how to install it.
     """
     if found := find_program(program):
         return found
@@ -40,8 +40,8 @@ def _installed(program: str, advice: str) -> str:
 
 
 def configured_program(variable: str) -> str | None:
-    """Return the path of the program that the environment variable ``variable`` names; None if the
-    variable is unset or empty.
+    """Return the path of the program that the environment variable ``variable`` names, by its
+    path or by a name that is looked up on the PATH. None if the variable is unset or empty.
 
     Raises:
         ServerMissing: the variable does not name a program.
@@ -55,8 +55,9 @@ def configured_program(variable: str) -> str | None:
 
 
 def redis_server() -> list[str]:
-    """Return the command that runs Redis: the program that $COUNTERSINK_REDIS_SERVER names, or
-    redis-server if the variable is not set. ServerMissing if this program is not installed."""
+    """Return the command that runs Redis, without options: the path of the program that
+    $COUNTERSINK_REDIS_SERVER names, or of redis-server if the variable is unset or empty.
+    ServerMissing if this program is not installed."""
     configured = configured_program("COUNTERSINK_REDIS_SERVER")
     return [configured or _installed("redis-server", "install the package redis-server")]
 
@@ -65,13 +66,15 @@ MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-co
 
 
 def mariadbd() -> list[str]:
-    """Return the command that runs MariaDB; ServerMissing if it is not installed."""
+    """Return the command that runs MariaDB, without options: the path of mariadbd. ServerMissing if
+    it is not installed."""
     return [_installed("mariadbd", MARIADB_ADVICE)]
 
 
 def mariadb_install_db() -> list[str]:
-    """Return the command that makes a data directory of MariaDB. ServerMissing if its program, or
-    my_print_defaults, which it needs, is not installed."""
+    """Return the command that makes a data directory of MariaDB, without options: the path of
+    mariadb-install-db. ServerMissing if this program, or my_print_defaults, which it needs, is not
+    installed."""
     found = _installed("mariadb-install-db", MARIADB_ADVICE)
     # the script needs this program, which is in Debian's other package
     _installed("my_print_defaults", MARIADB_ADVICE)
@@ -89,7 +92,7 @@ class MariaDBServer(PrivateServer):
 
     @property
     def url(self) -> str:
-        """The URL of the server, with user and password, without the name of a database."""
+        """The URL of the server, with user (root) and password, without the name of a database."""
         return self.url_for("")
 
     def url_for(self, database: str) -> str:
@@ -112,8 +115,8 @@ class MariaDBServer(PrivateServer):
         return [*mariadbd(), "--no-defaults"]
 
     def _initialisation(self) -> list[str]:
-        """Return the program that creates the system tables, and its arguments without those for
-        directories, which :meth:`_make_data` adds."""
+        """Return the program that creates the system tables, and its arguments. Not included are
+        the arguments for directories and for the user, which :meth:`_make_data` adds."""
         return [
             *mariadb_install_db(),
             "--no-defaults",

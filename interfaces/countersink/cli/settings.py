@@ -87,8 +87,8 @@ class Setting(click.Option):
         self, ctx: click.Context, opts: Mapping[str, Any]
     ) -> tuple[Any, ParameterSource]:
         """Return the value of the option, and click's name of its source. If the option may be
-        given several times, a text in ``countersink.toml`` is split into values, in the same way as
-        an environment variable."""
+        given several times, a text in ``countersink.toml`` is split into values by the option's
+        type (by default at white space), as a text in an environment variable is."""
         value, source = super().consume_value(ctx, opts)
         if self.multiple and isinstance(value, str):
             value = self.type.split_envvar_value(value)
@@ -141,10 +141,10 @@ class Command(DocumentedCommand):
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and return those that no parameter took. Then warn of environment
-        variables ``COUNTERSINK_…`` that nothing reads, even if the arguments are wrong. There is no
-        warning while a shell asks for completions. For ``--limit`` and ``-n``, which the command
-        lacks, the error suggests ``--top``, if the command has that."""
+        """Parse the arguments, and return those that no parameter took. If ``--limit`` or
+        ``-n`` is an unknown option, and the command has ``--top``, the error suggests ``--top``.
+        Print a warning on stderr for each environment variable ``COUNTERSINK_…`` that nothing
+        reads, even if the arguments are wrong, but not while a shell asks for completions."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -159,9 +159,9 @@ class Command(DocumentedCommand):
                 _warn_of_variables(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and return what its function returns. If the function raises
-        LookupError, because an argument names nothing that exists, add a similar name to the error
-        as a suggestion, and raise it."""
+        """Run the command, and return what its function returns. A LookupError of the function is
+        raised again. If it is an error of ours, such as UnknownCounter, and an existing name is
+        similar to the unknown one, the error gets the note "did you mean …?"."""
         try:
             return super().invoke(ctx)
         except LookupError as error:
@@ -395,7 +395,8 @@ def mysql_options(*choices: str) -> Callable[[Decorated], Decorated]:
 
 
 def redis_options(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator that adds ``--format`` (see :func:`output_format`) and ``--redis-url``."""
+    """Decorator that adds ``--format`` with ``choices`` (see :func:`output_format`) and
+    ``--redis-url``."""
     return together(output_format(*choices), urls("redis_url"))
 
 
@@ -425,9 +426,8 @@ def record_option(context: click.Context, parameter: click.Parameter, value: Any
 
 
 def _record_url(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Store a URL for :func:`option_value`, and return it. From then on, messages do not show its
-    password. URL options name this function as their callback, so click calls it with their values.
-    """
+    """Store a URL, or None, for :func:`option_value`, and return it. From then on, messages do not
+    show its password. It is the callback of URL options, so click calls it with their values."""
     if value is not None:
         known_urls().add(value)
     return record_option(context, parameter, value)
@@ -443,7 +443,7 @@ def option_value(name: str) -> Any:
 
 def shared_value(context: click.Context, name: str) -> str | None:
     """Return the value of a setting of :data:`URLS`, such as ``mysql_url``; None if it is not set.
-    If the command in ``context`` lacks this option, use the environment, else the file."""
+    If the command in ``context`` lacks its flag, use the environment, else the file."""
     option = SharedSetting([f"--{name.replace('_', '-')}"], envvar=f"COUNTERSINK_{name.upper()}")
     value = context.meta.get(f"countersink.{name}") or option.consume_value(context, {})[0]
     return value if isinstance(value, str) else None
@@ -451,7 +451,7 @@ def shared_value(context: click.Context, name: str) -> str | None:
 
 def is_given(parameter: str) -> bool:
     """Return whether the user has given the current command's option with the Python name
-    ``parameter``: by flag, environment or file. False if the option has its default."""
+    ``parameter``: by flag, environment or file. False for defaults and URLs at the file's top."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source not in (None, ParameterSource.DEFAULT)
 
@@ -559,8 +559,7 @@ def producer_options(redis_url: str) -> "ProducerOptions":
     not handle SIGTERM: the command does.
 
     Raises:
-        ValueError: a variable has a wrong value, or is set together with ``<VARIABLE>_FILE``; the
-            message names it.
+        ValueError: a value is wrong; a variable and its ``_FILE`` are set; or a file is unreadable.
     """
     from dataclasses import replace
 
@@ -593,8 +592,8 @@ Settings: TypeAlias = dict[str, "str | Settings"]
 
 
 def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Make the settings in a file the defaults of all commands. click calls this function with the
-    file's path, ``--config``. Without that option, ``countersink.toml`` is read if it exists.
+    """Make the settings in a file the defaults of all commands. ``value`` is the file's path, from
+    ``--config``; if None, ``countersink.toml`` in the current directory is read, if it exists.
 
     Raises:
         click.UsageError: the file cannot be used, as :func:`_load` says.
@@ -608,7 +607,8 @@ def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 def _load(path: Path, commands: list[str]) -> Settings:
     """Return the settings in the file at ``path``. Values become texts, and tables become dicts. In
-    their names, ``-`` becomes ``_``, and ``_`` becomes ``-``. The tables are some of ``commands``.
+    names of values ``-`` becomes ``_``, in names of tables ``_`` becomes ``-``. ``commands``: the
+    names that tables at the top may have.
 
     Raises:
         click.UsageError: the file cannot be read, is not TOML, has unknown names at its top, or has

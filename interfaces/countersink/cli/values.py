@@ -47,7 +47,7 @@ class Checked(click.ParamType[T]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem]":
         """Return the completions for a shell: the names of this type in the database that begin
-        with ``incomplete``. See :func:`completion_items` for names that are left out."""
+        with ``incomplete``. Names that need quotes in a shell are left out."""
         from countersink.cli.completion import completion_items
 
         return completion_items(ctx, self.name, incomplete)

@@ -64,7 +64,7 @@ class Endpoint(Closable):
     Args:
         host: the address to listen at.
         port: the TCP port; 0 for any free one.
-        health: the health of the process, and the samples of its Prometheus metrics.
+        health: tells the health of the process, and yields the samples for ``/metrics``.
 
     Raises:
         OSError: the address is not available.
@@ -176,15 +176,15 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that ``http.server`` refuses with the status ``code``. The answer is one
-        line, the status's standard text, and quotes nothing of the request. A method other
-        than GET and HEAD gets the status 405."""
+        """Answer a request that ``http.server`` refuses: with the status ``code``, or with 405 if
+        its method is not GET or HEAD. The answer is the standard text of the status, in one line.
+        ``message`` and ``explain`` are ignored, so the answer quotes nothing of the request."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
         self._answer(code, f"{HTTPStatus(code).phrase}\n")
 
     def version_string(self) -> str:
-        """Return the value of the Server header."""
+        """Return the value of the Server header: ``countersink``, without versions."""
         return "countersink"
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -41,7 +41,7 @@ class CachedAnswer(Generic[Answer]):
 
     Args:
         ask: the function; it may raise, and it may hang.
-        kept_s: minimum seconds for which a result, or an error, is kept.
+        kept_s: minimum seconds for which a result, or an error, is kept after its call has ended.
         within_s: seconds after the start of a call at which :meth:`get` stops waiting for it.
         kept_factor: a result is kept for longer than ``kept_s`` if its call took long: for the
             duration of the call times this factor.
@@ -150,8 +150,9 @@ class Health:
         return self.moved is None or time.monotonic() - self.moved() < STUCK_AFTER_S
 
     def unready_reason(self) -> str:
-        """Return the reason why the process is not ready: ``stuck``, the servers that it needs and
-        cannot use, such as ``redis did not answer``, or that of ``busy``; empty if it is ready."""
+        """Return the reason why the process is not ready; an empty text if it is ready. The reason
+        is the first of these that applies: ``stuck``; the servers that it needs and cannot use,
+        such as ``redis did not answer``; the reason of ``busy``."""
         needed = {name: each for name, each in self.probes.items() if self.needs(name)}
         return self._unready_reason(probe_servers(needed))
 
@@ -184,8 +185,8 @@ def installed_version() -> str:
 
 def probes(*, redis: str | None = None, mysql: str | None = None, stores: bool = False) -> Probes:
     """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``.
-    A probe connects when it is asked. MySQL's URL is checked only then: a wrong URL gives the same
-    as a server that is away.
+    A probe connects when it is asked. MySQL's URL is checked only then: with a wrong URL,
+    MySQL counts as a server that does not answer.
 
     ``stores``: whether the process stores increments. If so, a full Redis cannot be used (``is
     full``). A Redis Cluster never counts as full: the process stores on another master.

@@ -79,13 +79,13 @@ UNBOUNDED: Final = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The selected rows of one entry of a stream, added up by cell. Rows that no worker will count
-    are left out: faulty rows, those with undeclared dimensions, and those a reconcile has included.
+    """Sums by cell of the rows of one entry that the query of :class:`EntrySums` selects. Faulty
+    rows, rows with undeclared dimensions, and rows that a reconcile has included are left out.
 
     Attributes:
         sent_ms: Unix ms at which the producer first tried to send the entry.
-        counters: the selected counters that the entry has rows of, even if none of these rows has a
-            selected key.
+        counters: the selected counters (by dimensions, their breakdowns, too) that the entry has
+            rows of, even if none of these rows has a selected key.
         cells: the sum of the selected rows of each cell.
     """
 
@@ -192,7 +192,7 @@ def read_oldest(client: redis.Redis) -> Queue:
 
 
 def read_queue(client: redis.Redis, sums: EntrySums, bounds: Bounds = UNBOUNDED) -> Queue:
-    """Read all entries of all streams, and add up the selected rows of each entry by cell.
+    """Return all entries of all streams; of each, the rows that ``sums`` selects, added up by cell.
 
     Entries that arrive during the read may be missing. Memory grows with the number of cells.
 
@@ -307,7 +307,7 @@ class Moment:
         return found
 
     def _covers(self, query: Query) -> bool:
-        """Return whether the queue was read for all rows that a query needs from it."""
+        """Return whether the rows that were read from the queue suffice to answer a query."""
         read, asked = self.read_for, query.selection
         if read is None:
             return not query.include_pending
@@ -361,7 +361,7 @@ class Reads:
 
         Args:
             work: asks queries. After a lost connection it may be called again with a new Moment.
-            query: ``include_pending`` tells whether the queue is read, the selection which rows.
+            query: if it has ``include_pending``, the queue is read, for the rows that it selects.
         """
         if query.include_pending:
             return self._with_pending(work, query)

@@ -160,8 +160,8 @@ def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
 
 def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:
     """Return the sorted names of all counters, and a page with today's totals (``days``) of the
-    ``wanted`` counters. Of these, counters that do not exist are left out. The first result is
-    None if there are more counters than one query returns (10,000).
+    ``wanted`` counters, also sorted by name. Of these, counters that do not exist are left out.
+    The first result is None if there are more counters than one query returns (10,000).
 
     Raises:
         StoreError: a query failed.

@@ -231,9 +231,10 @@ class Application:
 
 
 def error_response(error: Exception) -> Response:
-    """Return the answer to a request that raised ``error``: that of a :class:`Problem`, or 503 if
-    MySQL or Redis is away or busy or a read took too long. An unexpected error gets 500: it is
-    logged under a random number, and the answer has only this number."""
+    """Return the answer to a request that raised ``error``: that of a :class:`Problem`; 400 if the
+    client has disconnected; 503 if MySQL or Redis is away or busy, or a read took too long. Any
+    other error gets 500: it is logged under a random number, and the answer has this number in
+    place of details."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)  # nobody reads it
     return _problem_of(error).response()
@@ -267,11 +268,12 @@ def _problem_of(error: Exception) -> Problem:
 
 
 def _error_page(route: Route, error: Exception) -> str | None:
-    """Return the URL to which a browser is redirected after an error of a page, or None if the
-    error itself is the answer.
+    """Return the path to which a browser is redirected after an ``error`` of a page of the
+    dashboard; None if it is not redirected, and the answer is that of the error.
 
-    A failed login redirects to the login form; the URL has the error's status, which the form
-    explains. A request without a valid key (401) redirects to the login form, too.
+    After a failed login, the path is that of the login form with the error's status, which the form
+    explains: ``/login?wrong=401``. For any other page, it is the login form if the status is 401,
+    because the request has no valid key.
     """
     if route.path == LOGIN_PATH and route.method == "POST":
         return f"{LOGIN_PATH}?wrong={error_response(error).status_code}"
