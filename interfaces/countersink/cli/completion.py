@@ -88,8 +88,9 @@ def completion_items(context: click.Context, kind: str, begin: str) -> list[Comp
 
 def suggest(context: click.Context, error: LookupError) -> None:
     """Add the note "did you mean …?" to the error of a command, for each value of an argument or
-    option that is no existing name but is similar to one. The note becomes a part of the sentence
-    that is printed. Errors other than :class:`ExplainedError` and :class:`Failure` get no notes."""
+    option that should be a name, such as a counter's, and is not in the database but is similar to
+    a name there (see :func:`names`). The note becomes a part of the sentence that is printed.
+    Errors other than :class:`ExplainedError` and :class:`Failure` get no notes."""
     if not isinstance(error, ExplainedError | Failure):
         return
     for parameter in context.command.params:

@@ -136,9 +136,9 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """Return the message and the advice of an :class:`ExplainedError` as one sentence; None for any
-    other error. The advice is left out if the message already names a command or a variable, or
-    suggests a name."""
+    """Return the message, the notes and the advice of an :class:`ExplainedError` as one sentence;
+    None for any other error. The advice is left out if the message or a note already names a
+    command or an environment variable of countersink, or suggests a name."""
     if not isinstance(error, ExplainedError):
         return None
     text = _with_notes(error, str(error).rstrip("."))

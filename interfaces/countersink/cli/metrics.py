@@ -57,7 +57,7 @@ def served(health: Callable[[], Health], say: Callable[[str], None] = log) -> It
     Args:
         health: called once, when the endpoint opens; returns the object from which the endpoint
             reads the metrics and the health of the process.
-        say: called with the URL of the metrics, once the endpoint is open.
+        say: called with the URL of the metrics, as soon as the endpoint is open.
 
     Raises:
         Failure: the address or port cannot be used.

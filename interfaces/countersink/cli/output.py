@@ -152,7 +152,7 @@ def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise:
 
 def write_documents(columns: Columns, rows: Iterable[Document], *, otherwise: str = "") -> None:
     """Write a table of documents to stdout, as :func:`write_rows` does. The headings ``columns``,
-    without their marks, are the names of the members that are shown."""
+    without the marks ``>``, ``-`` and ``~``, are the names of the members that are shown."""
     names = [name.lstrip("~->") for name in columns]
     lines = ([each[name] for name in names] for each in rows)
     write_rows(columns, lines, otherwise=otherwise)
@@ -164,8 +164,8 @@ def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
 
 
 def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table. The headings come first. If columns are left out, a line with
-    their names comes last. Equal texts of a column are wrapped and padded only once."""
+    """Yield the lines of a table whose cells are texts already. The headings come first. If columns
+    are left out, their names come last. Equal texts of a column are wrapped and padded once."""
     heads = [name.lstrip("~->") for name in columns]
     texts = [(head, *(row[number] for row in rows)) for number, head in enumerate(heads)]
     widths = _fitted(columns, list(map(set, texts)))
@@ -188,9 +188,9 @@ def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
     """Return the width of each column that is shown, by its number. ``texts`` are the texts of each
     column. If the table is wider than the terminal, wide columns become narrower, but not narrower
-    than 20 characters, nor, except for keys, than their longest word. If that is not enough,
-    columns marked ``-`` are left out, the last one first. If stdout is no terminal, only columns of
-    keys are limited (``_PIPED_KEY``)."""
+    than 20 characters nor, unless marked ``~``, than their longest word. If that is not enough,
+    columns marked ``-`` are left out, the last one first. If stdout is no terminal, only columns
+    marked ``~`` are limited, to ``_PIPED_KEY``."""
     widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}
     keys = [number for number, name in enumerate(columns) if name.startswith("~")]
     if (room := terminal_width()) == sys.maxsize:
@@ -287,8 +287,7 @@ def bar(value: int, largest: int) -> str:
 
 def printable(text: str) -> str:
     """Return ``text`` with control, format and other invisible characters escaped, such as
-    ``\\x1b`` or ``\\u202e``. Backslashes are doubled, so that two different keys never look alike.
-    """
+    ``\\x1b`` or ``\\u202e``. Backslashes are doubled: different texts never become equal."""
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
     return "".join(_shown(character) for character in text)
@@ -315,8 +314,8 @@ is done, from 0 to 1 (None while that is unknown), and a text that is shown besi
 @contextmanager
 def progress_bar(doing: str) -> Iterator[ShowProgress]:
     """Show a progress bar on stderr inside the block, with the text ``doing`` before it. Yield the
-    function that updates the bar. If stderr is no terminal, no bar is shown, and the function does
-    nothing."""
+    function that updates the bar. It takes the share that is done, from 0 to 1 or None if unknown,
+    and a text to show beside the bar. If stderr is no terminal, nothing is shown."""
     if not sys.stderr.isatty():
         yield lambda share, text: None
         return
@@ -383,7 +382,8 @@ class StopRequest(Stop):
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
     """Handle SIGINT and SIGTERM inside the block, and restore the handlers after it. Yield a
-    :class:`StopRequest`: the first signal requests the stop; a second one raises SystemExit."""
+    :class:`StopRequest`: the first signal requests the stop, a second one raises SystemExit (128
+    plus its number)."""
     stop = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -30,7 +30,7 @@ SOCKET_PATH_BYTES: Final = 100
 
 
 def _make_launcher() -> None:
-    """Make the thread that starts all child processes; called on import, and in a forked process.
+    """Make the thread that starts all child processes: on import, and in the child after a fork.
     The thread must live as long as this process: Linux sends a child its parent-death signal when
     the *thread* that started the child ends."""
     global _launcher
@@ -132,7 +132,7 @@ class ChildProcess:
         self._popen.wait()
 
     def log_text(self) -> str:
-        """Return the text that the child has written to the file ``log``; empty without one."""
+        """Return the text that the file ``log`` got since the child began; empty without one."""
         if self._log is None:
             return ""
         return self._log.read_bytes()[self._log_start :].decode(errors="replace")
@@ -153,8 +153,8 @@ class Restartable(ABC):
         return self._process is not None and self._process.alive()
 
     def how_it_ended(self) -> str:
-        """Return :meth:`ChildProcess.how_it_ended` of the process that this object started last;
-        "was stopped" after `stop`, or if nothing was started."""
+        """Return as text how the process that this object started last has ended; "runs" if it has
+        not ended, and "was stopped" after `stop`, or if nothing was started."""
         return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     @abstractmethod
@@ -169,11 +169,11 @@ class Restartable(ABC):
 class PrivateServer(Restartable):
     """A server on 127.0.0.1 with its data, sockets, log and password in ``directory``.
 
-    Without ``port``, the first start in a directory draws a free port at random. Later starts in
-    this directory use the same port, so that clients find the server again. If another program has
-    that port, the first start by an object draws a new one; a restart by the same object, or a
-    start with ``port``, fails. Not thread-safe. If this process dies before it calls `stop`, the
-    server gets ``death_signal`` (see :class:`ChildProcess`). The subclasses explain ``extra``."""
+    Without ``port``, the first start in a directory draws a free port at random. Later starts in it
+    use the same port, so that clients find the server again. If another program has that port, the
+    first start by an object draws a new one; a restart by the same object, or a start with
+    ``port``, fails. Not thread-safe. If this process dies before it calls `stop`, the server gets
+    ``death_signal`` (see :class:`ChildProcess`). ``extra`` are further arguments of its program."""
 
     death_signal: signal.Signals = signal.SIGTERM
 
@@ -243,8 +243,8 @@ class PrivateServer(Restartable):
 
         Raises:
             ServerMissing: its program is not installed.
-            ServerFailed: it ended, or it did not answer in ``start_timeout`` seconds and was
-                killed; or the server of an earlier process still runs in the directory.
+            ServerFailed: it ended, or did not answer in ``start_timeout`` seconds and was killed;
+                its files cannot be made; or an earlier server still runs in the directory.
         """
         if self.running:
             return self

@@ -237,7 +237,7 @@ def jobs_command(log_format: str, **options: Any) -> int:
 
 
 def _scheduler_samples(vitals: ProcessVitals) -> Samples:
-    """Yield the metrics of a scheduler."""
+    """Yield the metrics of the scheduler that updates ``vitals``."""
     yield from one_of("countersink_scheduler_state", SCHEDULER_STATES, vitals.state)
     if vitals.last_pass is not None:
         yield Sample("countersink_scheduler_last_look_timestamp_seconds", vitals.last_pass)
@@ -245,7 +245,7 @@ def _scheduler_samples(vitals: ProcessVitals) -> Samples:
 
 
 def _jobs_samples(vitals: ProcessVitals) -> Samples:
-    """Yield the metrics of a job process."""
+    """Yield the metrics of the job process that updates ``vitals``."""
     yield from one_of("countersink_jobs_state", JOBS_STATES, vitals.state)
     yield Sample("countersink_jobs_runs_started_total", vitals.runs)
 
@@ -263,9 +263,9 @@ def _health(
 
     Args:
         process: the command of the process: ``scheduler`` or ``jobs``.
-        samples: yields the metrics that only this process has.
+        samples: called with ``vitals``; yields the metrics that only this kind of process has.
         vitals: the state of the process, which the process updates.
-        redis: the URL of the Redis for RQ's jobs (``--jobs-redis-url``).
+        redis: the URL of the Redis for RQ's jobs (``--jobs-redis-url``, else ``--redis-url``).
         mysql: the URL of the database.
     """
     return Health(

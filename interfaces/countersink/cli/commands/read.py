@@ -49,7 +49,8 @@ WHERE: Final = Checked("dimension", read_where)
 
 
 def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator that adds a repeatable option for keys (prefixes if ``name`` ends in "prefix")."""
+    """Decorator that adds the repeatable option ``flag`` for keys or, if ``name`` ends in "prefix",
+    for prefixes of keys. ``name`` is the argument in which click passes the values."""
     metavar = "TEXT" if name.endswith("prefix") else "KEY"
     return settings.one_off(flag, name, type=KEY, multiple=True, metavar=metavar, help=help)
 
@@ -112,7 +113,7 @@ _OPTIONS: Final = (
 
 def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     """Decorator that adds the options that select totals. The command's function gets their values
-    as its argument ``selection``. This has no counter: the function itself has to set it."""
+    as its argument ``selection``. Its ``counter`` is None: the function sets the counter itself."""
 
     @wraps(function)
     def decorated(*, start: Edge, end: Edge, last: Last | NamedRange | None, **given: Any) -> None:
@@ -355,8 +356,9 @@ CHANGE: Final = "change"
 
 
 def _figure(row: dict[str, Any], name: str) -> object:
-    """Return the value that a table shows in the column ``name`` of a row: ``≈`` marks a total that
-    is an estimate, and an empty text becomes ``(no NAME)`` with the name of the column."""
+    """Return the value that a table shows in the column ``name`` of a row. ``≈`` marks the total if
+    the row's ``estimate`` is true. An empty text becomes ``(no NAME)`` with the name of the column,
+    such as ``(no key)``."""
     value: object = row[name]
     if value == "":
         return f"(no {name})"
@@ -364,8 +366,8 @@ def _figure(row: dict[str, Any], name: str) -> object:
 
 
 def _change(total: int, previous: int | None) -> str:
-    """Return the change from ``previous`` to ``total`` as text, in percent of ``previous``. It is
-    empty if ``previous`` is 0 or None."""
+    """Return the change from ``previous`` to ``total`` as text with a sign, such as ``+25%``: in
+    percent of the absolute value of ``previous``. It is empty if ``previous`` is 0 or None."""
     if not previous:
         return ""
     return f"{(total - previous) / abs(previous):+.0%}"
@@ -460,11 +462,8 @@ def export_command(
 
 
 def _export_writer(format: str) -> Write:
-    """Return the function that writes rows to a file in ``format``: csv, ndjson or parquet.
-
-    Raises:
-        Failure: the format is Parquet, and pyarrow is not installed.
-    """
+    """Return the function that writes rows to a file in ``format``: csv, ndjson or parquet. Failure
+    if the format is Parquet, and pyarrow is not installed."""
     if format == "parquet":
         try:
             return parquet_writer()

@@ -260,7 +260,8 @@ _PERIOD_COLUMNS: Final = ("period_start", "value", "updated_at")
 
 
 def _document(sequence: StoredSequence) -> output.Document:
-    """Return a sequence as a JSON document with the members ``_COLUMNS``."""
+    """Return a sequence as a JSON document with the members ``_COLUMNS``: its name, last value,
+    begin of the current period, time of the last change of the value, and settings."""
     return output.document(sequence, _COLUMNS, sequence=sequence.name, **asdict(sequence.options))
 
 
@@ -282,7 +283,8 @@ def _print_one(sequence: StoredSequence) -> None:
 
 
 def _print_list(sequences: Sequence[StoredSequence], prefix: str) -> None:
-    """Print the sequences whose names begin with ``prefix`` as a table; without any, a sentence."""
+    """Print sequences as a table; without any, print a sentence. ``prefix`` is the text with which
+    the names of the listed sequences begin, for that sentence; empty if all are listed."""
     columns = ("sequence", ">value", "-period", "-updated at", "settings")
     rows = (
         (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))

@@ -120,9 +120,9 @@ def command(log_format: str, **given: Any) -> int:
 
 
 def _stop(server: Server, producer: Producer) -> int:
-    """Store all increments, log the end, and return the exit status: 0 if every increment was
-    stored in Redis or the spool within the producer's ``exit_timeout``; else 1, and the rest is
-    lost."""
+    """Store the increments that still wait, within about the producer's ``exit_timeout``. Log the
+    end, and return the exit status: 0 if every increment since the start was stored in Redis or the
+    spool; else 1, and the others are lost."""
     complete = producer.close(producer.exit_timeout)
     stats = producer.stats()
     server.log(

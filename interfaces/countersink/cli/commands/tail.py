@@ -51,7 +51,8 @@ class _Report(Reporter):
         click.echo(f"countersink tail: {printable(text)}", err=True)
 
     def rejected(self, path: str, rejected: Rejected) -> None:
-        """Print and keep a rejected line, if fewer than ``shown`` were kept before."""
+        """Print and keep a rejected line of the log ``path``, if fewer than ``shown`` rejected
+        lines were kept before."""
         if len(self._kept) < self._shown:
             self._kept.append((path, rejected))
             click.echo(
@@ -61,7 +62,8 @@ class _Report(Reporter):
 
     def result(self, summary: Summary, counter: str, entries: int) -> None:
         """Print the result on stdout, as ``--format`` says: text, or JSON with the kept lines.
-        ``entries`` is the number of entries that were stored in Redis."""
+        ``summary`` has the numbers of this run, such as that of counted lines. ``entries`` is the
+        number of entries that were stored in Redis."""
         document = {
             "counter": counter,
             "counted": summary.counted,
@@ -224,9 +226,11 @@ def _lines_wanted(
     where: tuple[Condition, ...],
     visitor: tuple[str, ...],
 ) -> str:
-    """Return a text that says which lines are counted, and under which keys. The text is a part of
-    the name under which the position in the log is stored. So two calls of ``tail`` that count
-    different lines of a log have different positions."""
+    """Return a text that says which lines are counted, and under which keys or dimensions. The
+    arguments are the values of ``--key``, ``--dimension``, ``--where`` and ``--visitor`` (the
+    fields that identify a visitor; empty if visitors are not counted). The text is a part of the
+    name under which the position in the log is stored. So two calls of ``tail`` for which the text
+    differs have different positions in a log."""
     key = canonical(key)
     field = re.fullmatch(r"\{ *([^{} ]+) *\}", key)
     words = [f"{name}:{field}" for name, field in sorted(dimensions)]

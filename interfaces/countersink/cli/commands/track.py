@@ -137,8 +137,8 @@ def _plan_document(plan: Plan) -> dict[str, object]:
 
 
 def _show_plan(plan: Plan) -> None:
-    """Print the SQL of the triggers in a plan, with its warnings as comments. It is only for
-    reading: ``track`` does more, such as counting the rows."""
+    """Print the SQL of the triggers in a plan, with the plan's warnings as comments. The SQL is
+    only for reading: ``track`` does more, such as counting the rows."""
     click.echo(f"-- Triggers that count {_described(plan.definition)}.")
     click.echo("-- For reading: `countersink track` creates them, then counts the rows.")
     if plan.reads:

@@ -75,7 +75,7 @@ LINK_URL = "COUNTERSINK_LINK_CREATE_URL"
 
 def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Decorated]:
     """Decorator that adds the option ``--NAME-port`` for the port of the listener ``countersink
-    NAME``; ``usual`` is the default port, if it is free."""
+    NAME``. Without the option, `up` takes the port ``usual`` if it is free, else any free port."""
     return settings.setting(
         f"--{name}-port",
         type=click.IntRange(0, 65_535),
@@ -345,9 +345,10 @@ def _chosen_port(asked: int | None, usual: int) -> int:
 
 
 class Restarter:
-    """Restarts the server or process ``part`` after it has died. Each death doubles the pause
-    before the restart, up to ``LONGEST_PAUSE``; deaths before a run of ``STEADY_AFTER`` seconds are
-    forgotten. `up` calls `check` every ``CHECK_EVERY_S`` seconds: it does the work."""
+    """Restarts the server or process ``part`` after it has died. The pause before the restart is
+    ``FIRST_PAUSE`` seconds, and each further death doubles it, up to ``LONGEST_PAUSE``. Deaths
+    before a run of ``STEADY_AFTER`` seconds are forgotten. `up` calls `check`, which does the work,
+    every ``CHECK_EVERY_S`` seconds."""
 
     def __init__(self, part: Restartable) -> None:
         self._part = part
@@ -357,7 +358,8 @@ class Restarter:
 
     def check(self) -> None:
         """Plan a restart if the server or process has died; start it again if the planned time has
-        come. A start that fails counts as a death, and is not raised."""
+        come. A start that fails (ServerError, OSError) counts as a death; the error is not raised.
+        """
         if self._due is None:
             if not self._part.running:
                 self._note_death(self._part.how_it_ended())

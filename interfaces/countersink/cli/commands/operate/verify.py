@@ -30,7 +30,7 @@ class RepairResult:
     Attributes:
         found: the result of the verification before the repair.
         repaired: the repairs that succeeded, one for each counter.
-        failed: the counters that could not be repaired, each with the reason.
+        failed: the reason, as text, for each counter that could not be repaired, by its name.
     """
 
     found: Verified
@@ -76,12 +76,12 @@ def _verify(url: str, counter: str | None, table: str | None) -> Verified:
 
 
 def _repair(url: str, found: Verified) -> RepairResult:
-    """Repair each counter of a tracked table that has a wrong total or wrong triggers according to
-    ``found``, and return the result. Counters that cannot be repaired are in ``failed`` of the
-    result, and the others are repaired all the same.
+    """Repair each counter of a tracked table for which ``found`` has a difference, and return the
+    result. Counters that cannot be repaired are in ``failed`` of the result, and the others are
+    repaired all the same.
 
     Raises:
-        Unavailable: MySQL does not answer.
+        Unavailable: MySQL is unavailable, such as in a failover. No further counter is repaired.
     """
     repaired, failed = [], dict[str, str]()
     with Store(url) as store, output.progress_of_rows("counting rows") as show:
@@ -98,8 +98,8 @@ def _repair(url: str, found: Verified) -> RepairResult:
 
 
 def _wrong_counters(store: Store, found: Verified) -> set[str]:
-    """Return the counters that differ according to ``found``, from their table or from the ledger,
-    and that count the rows of a tracked table: those that can be repaired."""
+    """Return the names of the counters that are to be repaired: those that count the rows of a
+    tracked table, and for which ``found`` has a difference of any kind."""
     wrong = {one.tracked.counter for one in found.row_differences}
     if found.differences:
         tracked = {each.counter for each in store.tracked.list()}
@@ -141,7 +141,9 @@ def _of_table(one: TrackedTable) -> dict[str, object]:
 
 
 def _show(done: Verified, repair: RepairResult | None) -> None:
-    """Print the result as text."""
+    """Print the result as text. Without ``--repair``, ``repair`` is None. With it, print first the
+    differences before the repair and what was repaired; then ``done``, the verification after it.
+    """
     if repair is not None:
         _print_repair(repair)
     verified = _verified_text(done)
