@@ -40,6 +40,7 @@ from tests.backfill.helpers import (
     rejects_in,
     run_of,
     write,
+    write_old,
 )
 from tests.counting.visitors.sightings import hashed, salt_at, seen_entry, unions
 from tests.support.examples import MANY
@@ -450,6 +451,24 @@ def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(logs: 
     assert logs.query(sums) == [(name, 2000) for name in own]
     agents = logs.query(f"SELECT counter_key FROM counter_slot WHERE counter = '{own[2]}'")
     assert agents == [(b"curl/8.0",)]
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+@pytest.mark.usefixtures("first_slot")
+def test_lines_after_one_that_was_open_are_rejected_for_a_damaged_sketch(
+    logs: Visitors, newline: bytes
+) -> None:
+    """They are read twice, both times without the newline of that line."""
+    logs.count(logs.log("bad.log", [Visit(page="/bad")]))
+    logs.query("UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/bad'")
+    first = b"".join(Visit(page=f"/{n}").line() for n in range(5)).removesuffix(b"\n")
+    path = write_old(logs.directory / "a.log", first)
+    assert logs.count(path).counted == 5
+    more = [Visit(page="/bad" if n in (3, 7) else "/ok", host=f"192.0.2.{n}") for n in range(20)]
+    path.write_bytes(first + newline + b"".join(visit.line() for visit in more))
+    report = logs.count(path)
+    assert (report.lines, report.counted, report.rejected) == (20, 18, 2)
+    assert [one.line for one in logs.rejected()] == [9, 13]
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -68,8 +68,8 @@ class RolledUpMeanwhile(Exception):
 
 
 class WrongCut(Exception):
-    """A chunk that was cut by its size has far more lines than expected, or cannot be read to its
-    end. It must be cut again by counting its lines, so that it ends earlier."""
+    """A chunk that was cut by its size has far more cells and rejected lines than expected, or
+    cannot be read to its end. It must be cut again by counting its lines, and then ends earlier."""
 
 
 class Overtaken(Exception):

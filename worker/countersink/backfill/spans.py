@@ -2,8 +2,8 @@
 :class:`SpanReader` cuts a span into pieces, :func:`block_of` splits a piece into records. See
 ``logs/lines.py`` for the longest line.
 
-The bytes alone decide where a span ends: with the record that reaches ``max_lines`` (``LINES``)
-lines or ``max_bytes`` (``BYTES``) bytes. At most 256 KiB after its end are read. A record of any
+A span ends where the caller says, or with the record that reaches ``max_lines`` (``LINES``) lines
+or ``max_bytes`` (``BYTES``) bytes. At most 256 KiB after its end are read. A record of any
 length is read in parts, with little memory.
 
 If a record is longer than 1 MiB, its first line is skipped, and reading continues with the next

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from countersink.backfill.count.chunks import LineSamples, Samples
+from countersink.backfill.errors import WrongCut
 from countersink.backfill.formats import Reader
 from countersink.backfill.history import LineCounts
 from countersink.backfill.spans import Span, SpanPiece, SpanReader, block_of
@@ -76,7 +77,7 @@ def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
     for piece in spans.pieces():
         if skipped:
             data, stop, lines = piece.data[skipped:], piece.stop - skipped, piece.lines - 1
-            piece = replace(piece, line=piece.line + 1, data=data, stop=stop, lines=lines)
+            piece = SpanPiece(piece.line + 1, data, stop, lines, open=piece.open, torn=piece.torn)
             skipped = 0
         yield piece
 
@@ -182,6 +183,7 @@ def read_chunk(
     *,
     scope: bytes,
     refused: Refused = NO_REFUSALS,
+    most_held: int | None = None,
 ) -> ReadChunk | None:
     """Read a chunk, and return the results of its lines. Return None if ``span_of`` returns None:
     then the source has no more lines to read now.
@@ -199,8 +201,10 @@ def read_chunk(
             :func:`countersink.backfill.count.chunks.scope_of`.
         refused: cells whose lines are rejected, because their visitors cannot be counted, each with
             the reason.
+        most_held: maximum of cells and rejected lines together; None for no maximum.
 
     Raises:
+        WrongCut: the chunk has more than ``most_held``.
         Unreadable: bytes of the chunk cannot be read.
         UnknownZone: a time zone is unknown on this machine.
         Exception: any other error that iterating over ``pieces`` raises.
@@ -211,6 +215,8 @@ def read_chunk(
         block = block_of(piece, reader.quoted)
         samples.add(block)
         lines.count(block)
+        if most_held is not None and lines.held > most_held:
+            raise WrongCut
     tally, span = lines.tally, span_of()
     if span is None:
         return None
@@ -248,6 +254,11 @@ class _LineCounter:
         self._reader = reader
         self._bucket = bucket
         self._refused = refused
+
+    @property
+    def held(self) -> int:
+        """Number of cells (visitors counted separately) and rejected lines."""
+        return len(self.tally.rejected) + sum(map(len, self.tally.amounts.values()))
 
     def count(self, block: RecordBlock) -> None:
         """Add the counts and rejected lines of one piece to :attr:`tally`."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from countersink.backfill.content import Content
 from countersink.backfill.history import LineCounts
-from countersink.backfill.spans import Span
+from countersink.backfill.spans import BYTES, Span
 from countersink.database.session import Session
 from countersink.logs.formats.reader import LineReader, RecordBlock, RecordTally
 from countersink.logs.lines import BLOCK_BYTES
@@ -189,7 +189,7 @@ SMALL_CHUNK: Final = 2048
 MIN_REPEATS: Final = 8
 """Minimum of samples that other sources have, for a chunk to be refused. They must also be at least
 one in ``REPEATED_PART`` of all compared samples."""
-MIN_CHOSEN_REPEATS: Final = 2
+MIN_CHOSEN_REPEATS: Final = 3
 """The same minimum when only the chosen samples are compared, those of the lines that every source
 samples."""
 REPEATED_PART: Final = 10
@@ -251,6 +251,7 @@ class LineSamples:
         self._bucket = bucket
         self._candidates: list[NumberedLine] = []
         self._first: list[NumberedLine] | None = []
+        self._size = 0
 
     def add(self, block: RecordBlock) -> None:
         """Keep those lines of one piece that are sampled because of their bytes. As long as the
@@ -268,7 +269,8 @@ class LineSamples:
         ]
         if self._first is not None:
             self._first += zip(numbers, lines, strict=True)
-            if len(self._first) > SMALL_CHUNK:
+            self._size += sum(map(len, lines))
+            if len(self._first) > SMALL_CHUNK or self._size > BYTES:
                 self._first = None
 
     def finish(self, tally: RecordTally) -> Samples:

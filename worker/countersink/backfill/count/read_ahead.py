@@ -8,7 +8,7 @@ and sent to the child. The child returns amounts, counts and samples.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,11 +38,11 @@ from countersink.runtime.members import HASH_BYTES
 THREAD_CHUNKS: Final = 4
 """Number of chunks at the beginning of a source that the thread reads. Reading these takes longer
 than starting child processes, so the start pays for sources with more chunks."""
-MAX_LINES: Final = 524_288
+MAX_LINES: Final = 262_144
 """Maximum of lines in a chunk, when the chunks before have few cells."""
 EXCESS: Final = 4
-"""A chunk that was cut by its size is cut anew if it has more than so many times the lines that it
-should have: they may take much memory."""
+"""A chunk that was cut by its size is cut anew if it has more cells and rejected lines than so many
+times :data:`LINES`: they would take much memory."""
 CHUNK_CELLS: Final = 20_000
 """Number of cells that a chunk with more than :data:`LINES` lines should have."""
 BIG_FILE: Final = 128 * 1024 * 1024
@@ -59,8 +59,7 @@ class CutChunk:
             :meth:`ReadAhead.next` corrects it.
         end: offset after its last byte.
         file: the file from which the child reads the bytes; None if they are in ``pieces``.
-        most_lines: the child raises WrongCut at a piece that begins more than so many lines after
-            the beginning of the chunk; 0, and not used, without a ``file``.
+        most_held: maximum of cells and rejected lines of a chunk in the ``file``.
         span: the range of the bytes in ``pieces``; None with a ``file``.
         pieces: the bytes themselves, cut at the ends of lines; empty with a ``file``.
         directives: the directives that apply at its beginning: lines of a W3C log that say how
@@ -70,7 +69,7 @@ class CutChunk:
     start: Start
     end: int
     file: PlainFile | None = None
-    most_lines: int = 0
+    most_held: int = 0
     span: Span | None = None
     pieces: Sequence[SpanPiece] = field(default=(), repr=False)
     directives: object = None
@@ -172,9 +171,9 @@ class ReadAhead:
             held += sum(map(len, found.members.values())) // HASH_BYTES
             # Smaller at the end of the source, so that all child processes end at about one time.
             size, read = self.opened.content.size, max(1, self.opened.content.position)
-            left = self.start.line * max(0, size - read) // (read * 2 * self._pool.jobs)
-            most = lines * CHUNK_CELLS // max(1, held)
-            self._more_lines = max(LINES, min(MAX_LINES, most, left))
+            left = (size - read) * self.start.offset // read // (2 * self._pool.jobs)
+            most = min(CHUNK_CELLS / max(1, held), left / found.counts.size_bytes)
+            self._more_lines = max(LINES, min(MAX_LINES, int(lines * most)))
 
     def read_again(self, refused: Refused) -> ReadChunk:
         """Read the chunk that :meth:`next` returned last once more, and return it. This time the
@@ -221,21 +220,17 @@ class ReadAhead:
             cut, self._cut = self._cut, None
             wanted, scheme = self.opened.wanted, self.catalog.scheme(self.opened.wanted.counter)
             recipe = wanted.recipe, wanted.counter, scheme, self.opened.head
-            read = partial(_read_in_child, *recipe, cut, self.bucket, wanted.scope)
+            read = partial(_read_in_child, recipe, cut, self.bucket, wanted.scope)
             self._ready.append(self._pool.submit(read))
             self.work.watch.jobs = self._pool.jobs
 
-    def _span_reader(
-        self, start: Start, end: int | None = None, *, more_lines: int = 0
-    ) -> SpanReader:
+    def _span_reader(self, start: Start, end: int | None = None, lines: int = 0) -> SpanReader:
         return SpanReader(
-            self.opened.content,
-            start.offset,
-            start.line,
+            *(self.opened.content, start.offset, start.line),
             quoted=self.opened.reader.quoted,
             end=end,
             leave_open=self.opened.leave_open,
-            max_lines=more_lines or self.work.pace.max_lines,
+            max_lines=lines or self.work.pace.max_lines,
         )
 
     def _read_by_thread(
@@ -258,7 +253,7 @@ class ReadAhead:
             return
         reader, start = self.opened.reader, self.start
         directives, pieces = reader.directives(start.line), list[SpanPiece]()
-        spans = self._span_reader(start, more_lines=self._more_lines)
+        spans = self._span_reader(start, lines=self._more_lines)
         try:
             for piece in pieces_from(spans, start):
                 reader.note_directives(piece.line, piece.data, piece.stop)
@@ -289,56 +284,46 @@ class ReadAhead:
             return False
         density = last.counts.size_bytes / max(1, last.counts.lines)
         size = int(min(self._more_lines * density, BYTES * MAX_LINES / LINES))
+        if size < LINES * density:
+            size = min(size, BYTES)  # few, but long lines
         data = b""
         with suppress(Unreadable):
             data = content.read_at(BLOCK_BYTES, start.offset + size)
         end = start.offset + size + data.find(b"\n") + 1
         if b"\n" not in data or content.offset >= content.size:
             return False
-        self._cut = CutChunk(start, end, file, EXCESS * self._more_lines)
-        self.start = Start(offset=end, line=start.line + self._more_lines)
+        self._cut = CutChunk(start, end, file, EXCESS * LINES)
+        self.start = Start(offset=end, line=start.line + 1)  # the number is not known yet
         return True
 
 
 def _read_in_child(
-    recipe: Recipe,
-    counter: str,
-    scheme: Scheme,
-    head: bytes,
-    cut: CutChunk,
-    bucket: MinuteLabels,
-    scope: bytes,
+    of_reader: tuple[Recipe, str, Scheme, bytes], cut: CutChunk, bucket: MinuteLabels, scope: bytes
 ) -> ReadChunk | None:
     """Read a chunk in a child process, and return the results of its lines.
 
     Args:
-        recipe, counter, scheme, head: the arguments of ``reader_of``, for the reader of the source.
+        of_reader: the arguments of ``reader_of``, for the reader of the source.
         cut: the chunk.
         bucket, scope: see :func:`read_chunk`.
 
     Raises:
-        WrongCut: the chunk is read from the file, and has too many lines or cannot be read.
+        WrongCut: the chunk is read from the file, and has too many cells and rejected lines, or not
+            all of it can be read.
+        Unreadable: the file cannot be opened.
         UnknownZone: a time zone is unknown on this machine.
     """
-    reader, start = _reader(recipe, counter, scheme, head), cut.start
+    reader, start = _reader(*of_reader), cut.start
     if cut.file is None:
         reader.set_directives(start.line, cut.directives)
         return read_chunk(cut.pieces, lambda: cut.span, start, reader, bucket, scope=scope)
-    try:
-        with cut.file.open() as content:
-            spans = SpanReader(content, start.offset, start.line, end=cut.end)
-            pieces = _up_to(start.line + cut.most_lines, spans.pieces())
-            return read_chunk(pieces, lambda: spans.span, start, reader, bucket, scope=scope)
-    except Unreadable as error:
-        raise WrongCut from error
-
-
-def _up_to(last_line: int, pieces: Iterable[SpanPiece]) -> Iterator[SpanPiece]:
-    """Iterate over ``pieces``. Raise WrongCut at a piece that begins after line ``last_line``."""
-    for piece in pieces:
-        if piece.line > last_line:
-            raise WrongCut
-        yield piece
+    with cut.file.open() as content:
+        spans = SpanReader(content, start.offset, start.line, end=cut.end)
+        chunk = spans.pieces(), lambda: spans.span, start, reader, bucket
+        try:
+            return read_chunk(*chunk, scope=scope, most_held=cut.most_held)
+        except Unreadable as error:
+            raise WrongCut from error
 
 
 _reader = lru_cache(maxsize=2)(reader_of)
