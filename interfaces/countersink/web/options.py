@@ -59,8 +59,10 @@ class WebOptions:
         rate_per_key: average number of requests per second that one API key may send, in bursts of
             up to 2 seconds' worth; 0 for no limit. With ``without_keys``, this is also the limit of
             each address for requests without a key.
-        rate_per_address: the same limit for requests without a key from one address (for IPv6, from
-            one /64 network).
+        rate_per_address: the same limit for each address (for IPv6, each /64 network). It counts
+            requests that need no key, such as ``/livez``, OPTIONS, and requests for unknown paths
+            or methods. If ``without_keys`` is False, it also counts requests without a key or
+            login.
         failures_per_minute: maximum number of wrong keys that one address may send per minute.
         max_connections: maximum number of open connections. If one more is opened, the server
             closes the connection that has waited longest for its client. If no connection waits for
@@ -110,7 +112,8 @@ class WebOptions:
     frame_ancestors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the values.
+        """Check the host, the bounds of numbers, ``frame_ancestors``, ``public_counters``,
+        ``hit_visitors`` and ``trusted_proxies``. The other settings are not checked here.
 
         Raises:
             ValueError: a value is not valid; the message names its option or quotes the value.

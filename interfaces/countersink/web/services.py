@@ -73,8 +73,8 @@ class Acknowledgements:
     async def applied(self, seconds: float) -> bool | None:
         """Wait until all increments that this process has accepted so far are in MySQL, counted or
         as dead letters. Return True then, or False if that takes longer than ``seconds`` or fails.
-        Return None if Redis has lost entries, because nobody can know then whether they were
-        applied.
+        Return None if Redis may have lost entries, for example after its restart: nobody can know
+        then whether they were applied.
 
         Each call waits only for its own entries, and for those that were stored before them. Later
         entries do not prolong the wait, however far behind the workers are.

@@ -61,10 +61,10 @@ class ValueAsked(Closed):
 
 
 class SequencePlaces:
-    """Limits how many requests for sequences run at the same time: :meth:`place` those for one
-    sequence, and :meth:`run` all, which it runs in threads. So if an application's transaction has
-    locked a sequence, requests for it do not delay requests for other sequences. Use it only in the
-    event loop's thread.
+    """Two limits of the requests that take values of sequences at the same time. :meth:`place`
+    admits :data:`PLACES` requests per sequence; :meth:`run` has :data:`THREADS` threads for all
+    sequences. So if an application's transaction has locked a sequence, requests for it hold at
+    most :data:`PLACES` of the threads. Use it only in the event loop's thread.
 
     Args:
         services: have the store.
@@ -80,8 +80,9 @@ class SequencePlaces:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``work``, which may wait for a lock, in one of :data:`THREADS` threads for all
-        sequences, and return its result. Call this method within :meth:`place`."""
+        """Call ``work``, which may wait for a lock, in one of the :data:`THREADS` threads for all
+        sequences, and return its result. Wait for a thread if none is free. Call this method within
+        :meth:`place`."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._threads)
 
     @asynccontextmanager
@@ -90,7 +91,8 @@ class SequencePlaces:
         with`` at the same time. A further request waits before the body.
 
         Raises:
-            Problem: 503 the request has waited for :data:`PLACE_WAIT_S` seconds.
+            Problem: 503 the request has waited for :data:`PLACE_WAIT_S` seconds; the body does not
+                run.
         """
         places = self._places.setdefault(name, asyncio.Semaphore(PLACES))
         try:
@@ -111,9 +113,13 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
     body has ``count``, a block of its next values. A sequence that does not exist is created.
 
     Raises:
-        Problem: 403 the key may not name the sequence, or has used too many names; 409 no value is
-            left; 422 the request is not valid; 503 the sequence is locked for too long, or MySQL's
-            reply was lost; also the problems of :func:`~countersink.web.http.bodies.read_object`.
+        Problem: 403 the API key may not name the sequence, or would exceed its limit of names of
+            sequences; 409 the sequence's limits or 64 bits leave too few values; 422 the name or
+            the body is not valid; 503 other requests hold the sequence's places for too long, or
+            MySQL's reply was lost; also the problems of
+            :func:`~countersink.web.http.bodies.read_object`.
+        Unavailable, Conflict: MySQL is away, or the sequence stays locked; ``web/app.py`` answers
+            503.
     """
     name = _name(request, who)
     asked = await bodies.read_object(request, services, ValueAsked, optional=True)
@@ -150,7 +156,7 @@ async def peek(request: Request, services: Services, who: Identity) -> Response:
     current period. The value is null if there is none, or no such sequence.
 
     Raises:
-        Problem: 403 the key may not name the sequence; 422 no sequence can have the name; also the
+        Problem: 403 the API key may not name the sequence; 422 the name is not valid; also the
             problems of :meth:`~countersink.web.read_pool.ReadPool.run`.
     """
     name = _name(request, who)

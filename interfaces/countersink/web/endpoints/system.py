@@ -1,8 +1,8 @@
 """The endpoints ``/v1/system``, ``/v1/schedules/...`` and ``/v1/whoami``; ``/livez``, ``/readyz``
 and ``/metrics`` of the web process.
 
-A scrape of ``/metrics`` waits ``SYSTEM_WITHIN_S`` seconds at most for the state of the
-installation. Then it is answered without it.
+A scrape of ``/metrics`` waits at most ``SYSTEM_WITHIN_S`` seconds for the state of the
+installation. If it is not known then, the answer has only the metrics of the process.
 """
 
 import asyncio
@@ -35,13 +35,15 @@ T = TypeVar("T")
 
 
 def system_state(services: Services) -> CachedAnswer[Mapping[str, Any]]:
-    """Return a new cache of the document of ``countersink info``, which it collects at most once a
-    second. All endpoints share one cache, which :meth:`Services.single` keeps."""
+    """Return a new cache of the document of ``countersink info``. The cache collects the document
+    when an endpoint asks for it, at most once a second. All endpoints share one cache, which
+    :meth:`Services.single` keeps."""
     return CachedAnswer(services.system, kept_s=SYSTEM_KEPT_S, within_s=SYSTEM_WITHIN_S)
 
 
 async def system(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/system`` with the state of the installation."""
+    """Answer ``GET /v1/system`` with the state of the installation: the document of ``countersink
+    info`` as JSON, from the cache of :func:`system_state`. Wait until it is collected."""
     state = await asyncio.wrap_future(services.single(system_state).start())
     return JSONResponse(dict(state))
 
@@ -51,7 +53,8 @@ async def schedule(request: Request, services: Services, who: Identity, what: st
     and return its new state. The body is read and ignored.
 
     Raises:
-        Problem: 404 there is no such job, or no scheduler has planned it yet.
+        Problem: 404 there is no such job, or no scheduler has planned it yet; also the problems of
+            :func:`~countersink.web.http.bodies.read`.
     """
     job = request.path_params["job"]
     await read(request, services, MAX_OBJECT_BYTES)
@@ -188,7 +191,8 @@ async def livez(request: Request, services: Services, who: Identity) -> Response
 
 async def readyz(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``GET /readyz`` with 200 if the process can accept increments and is not ending, else
-    with 503. The reason is not in the answer, but in the log and in /metrics."""
+    with 503. The answer does not have the reason. A server that cannot be used has the value 0 of
+    ``countersink_server_up`` in /metrics."""
     reason = await _monitored(services, services.single(health).unready_reason)
     if reason or services.stopping.is_set():
         return PlainTextResponse("not ready\n", 503)
@@ -196,9 +200,9 @@ async def readyz(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def metrics(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /metrics`` with metrics of the process and, where its state is known, of the
-    installation: in OpenMetrics if the header Accept asks for it, else in Prometheus' text
-    format."""
+    """Answer ``GET /metrics`` with metrics of this process. Metrics of the installation are added
+    if its state is known within :data:`SYSTEM_WITHIN_S` seconds. The format is OpenMetrics if the
+    header Accept asks for it, else Prometheus' text format."""
     accept = request.headers.get("accept", "")
     all_samples = services.single(health).all_samples
     body, media_type = await _monitored(services, lambda: render(all_samples(), accept))

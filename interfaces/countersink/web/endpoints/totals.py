@@ -203,8 +203,8 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
 
 
 def _limit(name: str) -> Meta:
-    """Return the OpenAPI description of the member ``name`` of :class:`TotalList`: the description
-    in :data:`FRESHNESS` of the header that has the member's value."""
+    """Return the OpenAPI description of the member ``name`` of :class:`TotalList`. It is the
+    description in :data:`FRESHNESS` of the header that repeats the member's value."""
     return doc(FRESHNESS[name][1])
 
 
@@ -269,10 +269,12 @@ _SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
 
 
 async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/export/openmetrics`` with one total of each named counter as
-    ``countersink_events_total{counter="…"}``; with the parameter ``key`` or ``top``, with one of
-    each key instead, which has the label ``key`` as well. A total below zero is in
-    ``countersink_balance`` instead. Counters that do not exist are left out.
+    """Answer ``GET /v1/export/openmetrics`` with the total of each counter that the parameter
+    ``counter`` names, as ``countersink_events_total{counter="…"}``. With the parameter ``key``, the
+    answer has totals of the given keys of each counter instead. With ``top``, it has the totals of
+    each counter's largest keys instead, at most ``top`` keys. Totals of keys also have the label
+    ``key``. A total below zero is in the metric ``countersink_balance`` instead. Counters that do
+    not exist are left out.
 
     Raises:
         Problem: 403 the API key may not name one of the counters; 404 none of the counters exists;

@@ -38,15 +38,16 @@ class Route:
         handler: answers the requests.
         scope: the scope that a key must have; None where no key is needed.
         public: True also admits requests without a key, and requests whose key lacks the scope, for
-            public counters. ``public`` of their :class:`Identity` is True, and the handler checks
+            public counters. Where ``public`` of the :class:`Identity` is True, the handler checks
             whether the counter is public.
         installation_wide: True where the endpoint concerns the whole installation: keys that are
             limited to some counters are refused.
         shared: True also admits requests with a link in place of a key; the handler checks whether
-            the link is to the counter or board. False refuses links.
+            the link is to the counter or board. False refuses links, except where ``scope`` is None
+            and ``public`` is False: there, keys and links are ignored.
         waits: True where the handler may wait for MySQL or Redis: while it runs, the request holds
             one of the :class:`~countersink.web.auth.credentials.WaitingPlaces`; 503 if none is
-            free.
+            free for its key or address.
         parameters: the parameters that the query may have; others are refused. The handler finds
             the values, by name, in ``scope["countersink.given"]``. With None, the query is ignored.
         hidden: True leaves the route out of the OpenAPI document and ignores its query: for pages
@@ -55,7 +56,8 @@ class Route:
         tag: tag of its operation, set in :mod:`countersink.web.app`.
         headers: its request headers in OpenAPI.
         body: its request body in OpenAPI, for the document only; None where it takes no body.
-        responses: its responses by status, without those that every route has (401, 429, …).
+        responses: its responses by status. The document adds those that all such routes have (401,
+            429, …).
     """
 
     method: str

@@ -86,7 +86,8 @@ _NOT_MODIFIED: Final = 304
 
 def read_headers(scope: Scope) -> dict[bytes, bytes]:
     """Return the values of the headers in :data:`_SINGLE` and :data:`_JOINED` that a request has,
-    by lower-case name. Other headers are left out.
+    by lower-case name. Values of a repeated header of :data:`_JOINED` are joined. Other headers are
+    left out.
 
     Raises:
         Problem: 400 a header of :data:`_SINGLE` is repeated.
@@ -106,7 +107,8 @@ def decode_target(scope: Scope) -> None:
     """Decode the path of a request strictly into ``scope["path"]``, and check that its query is
     percent-encoded UTF-8. The query stays encoded.
 
-    uvicorn would decode invalid bytes as replacement characters, and the result may be another key.
+    uvicorn would decode invalid bytes as replacement characters. A counter's key in the path would
+    then be another key.
 
     Raises:
         Problem: 400 the path or the query is not percent-encoded UTF-8.
@@ -123,9 +125,9 @@ def decode_target(scope: Scope) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    """Add headers to ``response``, and return it: :data:`PAGE` to an HTML answer (X-Frame-Options
-    not if its own policy lets pages embed it), Cache-Control to a 304, and :data:`DATA` to any
-    other answer. A header that the answer already has stays."""
+    """Add headers to ``response``, and return it: :data:`PAGE` to an HTML answer, Cache-Control to
+    a 304, and :data:`DATA` to any other answer. A header that the answer already has stays. If the
+    Content-Security-Policy of an HTML answer lets pages embed it, X-Frame-Options is left out."""
     raw = response.raw_headers
     present = dict(raw)
     if present.get(b"content-type", b"").startswith(b"text/html"):
@@ -142,8 +144,9 @@ def add_headers(response: Response) -> Response:
 
 
 def encode_head(response: Response) -> bytes:
-    """Return the status line and the headers of an answer, with those of :func:`add_headers`, but
-    without the empty line after them, so that the caller can append further headers."""
+    """Return the status line and the headers of an answer, after :func:`add_headers` has added
+    headers to it. The empty line after the headers is left out, so that the caller can append
+    further headers."""
     status = HTTPStatus(response.status_code)
     lines = [b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode())]
     lines += [b"%b: %b\r\n" % each for each in add_headers(response).raw_headers]
@@ -151,8 +154,8 @@ def encode_head(response: Response) -> bytes:
 
 
 class EncodedResponse(Response):
-    """A JSON answer to a POST, with its head encoded in advance. The connection sends its bytes as
-    they are, which is faster than by uvicorn, and may send one object to many requests.
+    """A JSON answer to a POST, with its head encoded in advance. The connection can send the bytes
+    as they are, which is faster than by uvicorn. One object may answer many requests.
 
     Args:
         body, status: its encoded body and its HTTP status.
@@ -167,7 +170,8 @@ class EncodedResponse(Response):
 
 
 def policy(scripts: Sequence[str], frame_ancestors: Sequence[str] = ()) -> str:
-    """Return the content security policy of a page, a header's value.
+    """Return the value of the header Content-Security-Policy of a page. Scripts from files of this
+    server are permitted.
 
     Args:
         scripts: sources that permit its inline scripts, such as ``'sha256-…'``.
@@ -330,14 +334,15 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 async def compress(scope: Scope, response: Response, services: Services) -> None:
-    """Compress the body of ``response``, in place and with its headers, if it has at least
-    :data:`LEAST_BYTES` and a type of :data:`_TYPES`, the client accepts gzip, and BREACH is no risk
-    (see the module). Streamed bodies (server-sent events) stay uncompressed.
+    """Compress the body of ``response`` with gzip, in place, and change its headers. This is done
+    only if the body has at least :data:`LEAST_BYTES`, a media type of :data:`_TYPES` and no
+    Content-Encoding, the client accepts gzip, and BREACH is no risk (see the module). Streamed
+    bodies (server-sent events) stay uncompressed.
 
     Args:
         scope: the ASGI scope of the request.
         response: the answer.
-        services: run the compression of a large body in a thread.
+        services: have the threads in which a large body is compressed.
     """
     body = getattr(response, "body", b"")
     if len(body) < LEAST_BYTES:

@@ -103,7 +103,7 @@ async def read_object(
 
 
 def check_json(media_type: str) -> None:
-    """Check that the media type of a body is JSON, ``text/plain``, or missing.
+    """Check that the media type of a body is ``application/json``, ``text/plain``, or missing.
 
     Args:
         media_type: value of the header Content-Type; empty where there is none.
@@ -120,15 +120,15 @@ def check_json(media_type: str) -> None:
 
 
 def check_parts(body: bytes, items: int) -> None:
-    """Check that a JSON body does not have more values than ``items`` increments can have
+    """Refuse a JSON body that has more parts than ``items`` increments can have
     (:data:`_ITEM_PARTS` each). The check comes before decoding, because the decoding of a megabyte
     of ``{},{},…`` would block the event loop.
 
-    First, commas and opening brackets are counted, which is fast. Only if there are too many, an
-    exact count follows: of strings, and of commas and opening brackets outside strings.
+    First, all commas and opening brackets are counted, which is fast. Only if these are too many,
+    the parts are counted: strings, and commas and opening brackets outside strings.
 
     Raises:
-        Problem: 413 the body has too many values.
+        Problem: 413 both counts are too high.
     """
     most = items * _ITEM_PARTS
     if body.count(b",") + body.count(b"{") + body.count(b"[") <= most:
@@ -142,8 +142,9 @@ def check_parts(body: bytes, items: int) -> None:
 
 def read_json(body: bytes) -> Any:
     """Return the value of a JSON body. Whole numbers become ints, also those written with a
-    fraction or exponent, such as ``743.0``. Larger ones become floats: those of more than 20
-    characters, or beyond 2**53 - 1 if written with a fraction or exponent.
+    fraction or exponent, such as ``743.0``. Two kinds of whole numbers become floats: those without
+    fraction and exponent that have more than 20 characters, and those with fraction or exponent
+    beyond 2**53 - 1. A float may be infinite.
 
     An object that has a member twice is refused, at any depth. Programs differ in which of the two
     they use, and a proxy in front of this server may have checked the other one (RFC 8259, 4).

@@ -65,7 +65,7 @@ _SCHEMAS: Final[dict[str, Any]] = {}
 
 
 def doc(description: str) -> Meta:
-    """Return an annotation that gives a struct's member this description in the document."""
+    """Return an annotation that gives a struct's member this description in OpenAPI."""
     return Meta(description=description)
 
 
@@ -172,7 +172,8 @@ def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
 
 def _response(status: str, declared: Described) -> Mapping[str, Any]:
     """Return OpenAPI's response object for one entry of :attr:`Route.responses`: ``status`` is its
-    HTTP status, ``declared`` its value."""
+    HTTP status, ``declared`` its value: a text, a struct, or a response object, which is returned
+    unchanged."""
     if isinstance(declared, type):
         return response(declared.__doc__ or "", declared)
     if not isinstance(declared, str):
@@ -190,7 +191,8 @@ def response(description: str, body: Any, *media_types: str) -> dict[str, Any]:
 
 
 def json_body(kind: Any, *, required: bool = True) -> dict[str, Any]:
-    """Return OpenAPI's request body object for a JSON body; ``kind`` is its schema or type."""
+    """Return OpenAPI's request body object for a JSON body. ``kind`` is its schema or type;
+    ``required`` says whether a request must have a body."""
     return {"required": required, "content": {"application/json": {"schema": schema_of(kind)}}}
 
 
@@ -280,13 +282,13 @@ def _parameters(route: Route) -> list[Mapping[str, Any]]:
 
 
 def read_responses(document: Any, *, csv: bool = True, of_counter: bool = False) -> dict[str, Any]:
-    """Return :attr:`Route.responses` (200, 304, maybe 404) of a route whose answers have an ETag
-    and headers for freshness (see ``answers.py``), without those that every route has.
+    """Return :attr:`Route.responses` of a route whose answers have an ETag and headers for
+    freshness (see ``answers.py``): 200 and 304, and with ``of_counter`` also 404.
 
     Args:
         document: the type or the schema of the JSON answer.
         csv: whether the route also answers in CSV.
-        of_counter: whether its path names a counter; then 404 is one of the responses.
+        of_counter: whether its path names a counter.
     """
     headers: dict[str, Any] = {
         "ETag": {"description": "Changes with the numbers.", "schema": {"type": "string"}},

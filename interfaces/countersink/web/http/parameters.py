@@ -150,15 +150,17 @@ def short_text(name: str, whose: str, most: int, description: str, default: str 
 def several(
     name: str, read: Callable[[str], Any], description: str, schema: Mapping[str, Any] = TEXT
 ) -> Parameter:
-    """Return a parameter that may be given up to :data:`MAX_VALUES` times."""
+    """Return a parameter that may be given up to :data:`MAX_VALUES` times. ``read`` and ``schema``
+    are for one value."""
     return Parameter(name, read, description, schema, repeatable=True)
 
 
 def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
-    """Return the values of all ``known`` parameters in a request's query, by name. One that is not
-    given has its default. A repeatable one has a tuple of its values in their order, maybe empty.
+    """Return the values of all ``known`` parameters in a request's query, by name. The value of a
+    repeatable parameter is a tuple of its values in their order, maybe empty. Any other parameter
+    that is not given has its default.
 
-    Bytes that are not UTF-8, which ``web/app.py`` refuses before, would become lone surrogates.
+    Bytes that are not UTF-8 would become lone surrogates; ``web/app.py`` refuses them before.
 
     Raises:
         Problem: 422 some parameters are unknown, given too often or not valid, or there are more
@@ -222,8 +224,8 @@ def _edge(text: str) -> date:
     """Return the day (date) or the time with UTC offset (datetime) in a text: ``from`` or ``to``.
 
     Raises:
-        ValueError: the text is neither, or no range may begin or end at that time, since it is not
-            a whole minute or out of bounds.
+        ValueError: the text is neither, or its time has no UTC offset, is not a whole minute, or is
+            out of bounds.
     """
     edge = read_edge(text.replace(" ", "+"))  # an unencoded `+` of a query is decoded as a space
     check_range(edge, None)

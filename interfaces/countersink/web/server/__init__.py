@@ -76,7 +76,8 @@ def run(
     Raises:
         CannotServe: requests need a key, none is valid, and ``terminal`` is False; or the server
             cannot listen at its address.
-        StoreError: MySQL lacks the tables of this version, or refuses the login.
+        StoreError: MySQL lacks the tables of this version or refuses the login, or its URL cannot
+            be used.
         SystemExit: the application could not start, which uvicorn logs; uvicorn raises it.
     """
     key = None
@@ -199,9 +200,10 @@ class WebServer(uvicorn.Server):
             self.on_started()
 
     async def on_tick(self, counter: int) -> bool:
-        """Close slow and idle connections every :data:`_TICKS` ticks, and return freed memory to
-        the kernel every :data:`_TRIM_TICKS` ticks. uvicorn calls it at each tick with the number of
-        the tick. Return uvicorn's own result: whether the server has to stop."""
+        """Close slow and idle connections every :data:`_TICKS` ticks. Return freed memory to the
+        kernel every :data:`_TRIM_TICKS` ticks, if the C library is glibc. uvicorn calls this method
+        at each tick with the number of the tick. The result is uvicorn's own: whether the server
+        has to stop."""
         if counter % _TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -212,8 +214,9 @@ class WebServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the endless answers (``/v1/live``), then wait for the other answers, for at most
-        :data:`STOP_WITHIN_S` seconds. uvicorn calls it when ``should_exit`` is set."""
+        """End the endless answers (``/v1/live``) and the reads of the queue, wait for the other
+        answers for at most :data:`STOP_WITHIN_S` seconds, then end the application, which stores
+        accepted increments. uvicorn calls this method when ``should_exit`` is set."""
         self._application.stop()
         await super().shutdown(sockets)
 
@@ -225,7 +228,8 @@ class WebServer(uvicorn.Server):
 
 
 def make_server(application: Application, options: WebOptions) -> WebServer:
-    """Return uvicorn's server for an application. To serve, call its ``run(sockets=[…])``."""
+    """Return uvicorn's server for an application. To serve, call its ``run(sockets=[…])``. From now
+    on, uvicorn's warnings and errors go to our log only."""
     _UVICORN.handlers = [_Forwarded()]
     _UVICORN.propagate = False
     config = uvicorn.Config(

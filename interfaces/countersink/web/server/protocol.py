@@ -182,7 +182,7 @@ class BoundedProtocol(FramedProtocol):
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
-        """Count a part of a request's body, and give it to the handler.
+        """Count a part of a request's body, and keep it for the handler, unless that has answered.
 
         Raises:
             Problem: 413 the body has too many small parts.
@@ -223,9 +223,9 @@ class BoundedProtocol(FramedProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _write_encoded(self, response: EncodedResponse) -> bool:
-        """Send an encoded answer to the running request, and return True. Return False if uvicorn
-        has to: the connection ends after it or is lost, or the client takes no bytes or waits for
-        ``100 Continue``. ``web/app.py`` finds this method in ``scope["countersink.write"]``."""
+        """Send an encoded answer to the running request, and return True. Send nothing and return
+        False if uvicorn must send it: the connection is lost or ends after it, or the client takes
+        no bytes or awaits ``100 Continue``. ``scope["countersink.write"]`` is this method."""
         cycle = self._working
         if (
             cycle is None
@@ -258,11 +258,10 @@ class BoundedProtocol(FramedProtocol):
 
     def end_if_late(self, now: float) -> None:
         """End the connection if its request has not arrived completely within ``limits.seconds``
-        (408), or if its client has not taken a byte of an answer for as many seconds. While earlier
-        requests on the connection are answered, the first limit does not apply. Close the
-        connection if it has been idle for :data:`KEEP_ALIVE_S`. The server calls this once a second
-        for each connection. ``now`` is the event loop's time in seconds.
-        """
+        (408), or if its client has not taken a byte of an answer for as many seconds. The first
+        limit does not apply while pipelined requests wait. Close the connection if it has been idle
+        for :data:`KEEP_ALIVE_S`. The server calls this method once a second for each connection.
+        ``now`` is the event loop's time in seconds."""
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
@@ -284,10 +283,10 @@ class BoundedProtocol(FramedProtocol):
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
 
     def _hold(self) -> None:
-        """Update ``limits.held``. If it exceeds ``limits.max_held``, and this connection uses a
-        part of it, end this connection: at once while a handler works on a request that has arrived
-        completely and none is pipelined, else by :meth:`_end` with 503. If pipelined requests wait,
-        pause reading from the client."""
+        """Update ``limits.held``. If pipelined requests wait, pause reading from the client. If
+        ``held`` exceeds ``limits.max_held``, and this connection uses a part of it, end this
+        connection: by :meth:`_end` with 503 if a body is arriving or pipelined requests wait, else
+        at once, without an answer (a handler has not taken a body that has arrived)."""
         if self.pipeline:
             self.flow.pause_reading()  # even if a handler has resumed reading
         self._count()
@@ -306,8 +305,8 @@ class BoundedProtocol(FramedProtocol):
 
     def _count(self) -> None:
         """Update this connection's part of ``limits.held``: the memory of its pipelined requests,
-        and the running request's body beyond :data:`FREE_BYTES`: all received bytes of it while it
-        arrives, and only those that the handler has not taken once it has arrived."""
+        and the bytes of the running request's body beyond :data:`FREE_BYTES`. While this body
+        arrives, all its received bytes count; later only those that the handler has not taken."""
         working = self._working
         if working is None or working.response_complete:
             body = 0
@@ -331,7 +330,7 @@ class BoundedProtocol(FramedProtocol):
     def _make_room(self) -> None:
         """End one connection if more connections are open than allowed. Of the other connections,
         end the one that has waited longest for its client to send or take bytes. If none of them
-        waits for its client, end this connection.
+        waits for its client, end this connection by :meth:`_end` with 503.
 
         So a client cannot keep others out by sending nothing or half a request, or by not taking
         its answer.
@@ -380,9 +379,9 @@ class BoundedProtocol(FramedProtocol):
         return 0 < self._unsent == self.transport.get_write_buffer_size()
 
     def _end(self, problem: Problem) -> None:
-        """Answer with ``problem``, and close the connection. If an answer has begun, close without
-        sending the problem. If a handler works for an earlier request, close after its answer,
-        without sending the problem. Do nothing if the connection is ending already."""
+        """Answer with ``problem``, and close the connection. If the request's answer has begun,
+        close without sending the problem. If a handler works for an earlier request, close after
+        its answer, without sending the problem. Do nothing if the connection is ending already."""
         if self.transport.is_closing() or self._ending:
             return
         working = self._working

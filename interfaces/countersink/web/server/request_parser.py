@@ -72,7 +72,8 @@ class FramedProtocol(HttpToolsProtocol):
         it again, without the offer.
 
         Raises:
-            Problem: 400 the end of the request, or its host, is ambiguous; the method is CONNECT;
+            Problem: 400 the end of the request is ambiguous; its URL does not begin with ``/``, and
+                its Host header is missing, repeated, or not the URL's host; the method is CONNECT;
                 or the version of HTTP is neither 1.0 nor 1.1.
         """
         if self.parser.should_upgrade():
@@ -143,8 +144,9 @@ class FramedProtocol(HttpToolsProtocol):
 
 
 class _ConnectionEnd:
-    """Wraps the application, and ends the connection after the answers that require it: those to
-    HTTP/1.0 without a length, and those to a client that still waits for ``100 Continue``.
+    """Wraps the application for two kinds of requests. To HTTP/1.0, an answer without a length is
+    sent without chunks; the end of the connection is its end. If a client still waits for ``100
+    Continue`` when its answer begins, the connection ends after the answer.
 
     Args:
         app: the application.
