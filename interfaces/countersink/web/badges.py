@@ -1,10 +1,11 @@
 """Badges of hit counters: the SVG (``badge``), and the numbers in it (``HitNumbers``).
 
 The number of a key is read at most every :data:`FRESH_S` seconds, from MySQL and, if the queue is
-short, from the queue. Between two reads, this process adds the visits that it accepts. It does not
-add visits that it accepts during a read: they may be in the result, and no visit may be shown
-twice. (If the result lacks entries that wait in the queue, the larger of both numbers is kept.) So
-a badge may be a few visits behind until the next read.
+short, from the queue. Between two reads, this process adds the visits that it counts by requests
+for the badge; visits by pixels and beacons appear with the next read. It does not add visits that
+it counts during a read: they may be in the result, and no visit may be shown twice. (If the result
+lacks entries that wait in the queue, the larger of both numbers is kept.) So a badge may be a few
+visits behind until the next read.
 """
 
 import asyncio
@@ -103,7 +104,8 @@ class _Number:
         base: the total that the last successful read returned; None before the first one. If the
             read missed stored visits, and its total was smaller than the number shown before, this
             is the number shown before.
-        visits: number of visits that this process has accepted since the last successful read.
+        visits: number of visits by requests for this badge that this process has counted since the
+            last successful read ended.
         read_at: time at which the last read ended, with or without success, in seconds of
             :func:`time.monotonic`.
         reading: the task of the running read; None if no read is running.
@@ -116,8 +118,8 @@ class _Number:
 
 
 class HitNumbers:
-    """The totals of keys for badges. A total is what the last read returned, plus the visits that
-    this process has accepted since then.
+    """The totals of keys for badges. A total is the result of the last read, plus the visits that
+    this process has counted since then by requests for the badge of the key.
 
     Args:
         services: the objects that endpoints share.
@@ -130,11 +132,12 @@ class HitNumbers:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def number(self, counter: str, key: str, visits: int) -> int | None:
-        """Return the total of a key. Read it first if the last read is older than :data:`FRESH_S`.
+        """Return the total of a key. Read it first if the last read of this key, also a failed one,
+        ended :data:`FRESH_S` ago or earlier, or there was none.
 
         If this read fails or takes longer than :data:`PATIENCE_S`, or if :data:`MAX_READINGS` other
-        reads are running, return the last known total plus the visits accepted since then. Return
-        None if no read has succeeded yet.
+        reads are running, return the last known total plus the ``visits`` passed since then. Return
+        None if no read of this key has succeeded yet.
 
         Args:
             counter, key: the counter and the key that the badge shows.
@@ -174,7 +177,8 @@ class HitNumbers:
     def _total(self, counter: str, key: str) -> tuple[int, bool] | None:
         """Read the total of a key. Return it, and whether it includes all stored visits: it lacks
         some if the queue is too long or cannot be read, or entries wait in the producer's spool.
-        The total is 0 if the counter does not exist. Return None if the total cannot be read."""
+        If the counter does not exist, the total is 0, and includes all only if the queue and the
+        spool are empty. Return None if the total cannot be read."""
         services = self._services
         spooled = services.producer.checkpoint() is None
         queued: int | None = None

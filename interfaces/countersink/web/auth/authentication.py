@@ -25,7 +25,8 @@ class Authenticator:
     """Finds the identity of a request, and checks that it may use its route.
 
     Args:
-        services: have the settings, and the valid keys and logins.
+        services: have the settings, the valid keys, links and logins, and the limits of wrong keys
+            and of waiting requests.
     """
 
     def __init__(self, services: Services) -> None:
@@ -42,13 +43,14 @@ class Authenticator:
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
         """Return the identity of a request if it may use its route. Count the request for the rate
-        limit of its key (also a login's), or, without a key, of its address. Record the use of a
-        key in the request's headers by :meth:`Register.note_use`, but not of a link or login.
+        limit of its key or link, of its login's key, or else of its address. If its headers have a
+        valid key, record the use of the key by :meth:`Register.note_use`; the use of links and
+        logins is not recorded.
 
-        If the route needs no key, a key is ignored, and the identity is :data:`NOBODY`. On a public
-        route, a request without a key or login gets :data:`NOBODY` as well (see
-        :meth:`_without_key`); if its key or login lacks the route's scope, ``public`` of the
-        identity is True.
+        If the route needs no key, a key or login is ignored, and the identity is :data:`NOBODY`. On
+        a public route, a request without a key or login gets :data:`NOBODY` as well, or
+        :data:`EVERYBODY` if the server runs without keys (see :meth:`_without_key`). If a key or
+        login lacks the scope of a public route, ``public`` of the identity is True.
 
         Args:
             route: the route of the request.
@@ -58,10 +60,12 @@ class Authenticator:
             scope: the ASGI scope of the request.
 
         Raises:
-            Problem: 401 there is no valid key; 403 the identity may not do this, or the request
-                came from a page of another origin; 429 there are too many requests or wrong keys;
-                503 the key is unknown, and MySQL is away or too many requests wait already.
-            Unavailable: the request has a login's cookie, and MySQL did not answer since the start.
+            Problem: 401 the key is not valid, or the route needs a key, and the request has neither
+                a key nor a login; 403 the identity may not do this, or a page of another origin may
+                have sent the request; 429 there are too many requests or wrong keys; 503 the key is
+                unknown, and MySQL is away or too many requests wait already.
+            Unavailable: the request has a login's cookie and no key, the route needs a key or is
+                public, and MySQL did not answer since the start.
         """
         if route.scope is None and not route.public:
             self.limit_address(client)
@@ -100,8 +104,10 @@ class Authenticator:
         return who
 
     def limit_address(self, client: str) -> None:
-        """Count a request for the rate limit of its address. This is for requests without a key,
-        and for those whose key is ignored: OPTIONS, no such route, or a route that needs no key.
+        """Count a request for the rate limit of its address. This is for requests without a key or
+        login, and for those whose key is ignored: OPTIONS, no such route, or a route that needs no
+        key. (A server without keys counts requests without a key by their address as well, but
+        allows each address the rate of a key.)
 
         Raises:
             Problem: 429 the address has sent too many requests.
@@ -111,15 +117,16 @@ class Authenticator:
     def _without_key(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """Return the identity of a request without a key. If the request has a login, this is the
-        identity of the login. Otherwise it is :data:`EVERYBODY` if the server runs without keys,
-        and :data:`NOBODY` on a public route. On a public route, it is :data:`NOBODY` in place of
-        the login or :data:`EVERYBODY` if a page of another origin may have sent the request.
+        """Return the identity of a request without a key. If the request has a valid login, this is
+        the identity of the login. Otherwise it is :data:`EVERYBODY` if the server runs without
+        keys, and :data:`NOBODY` on a public route. On a public route, it is :data:`NOBODY` in place
+        of the login or :data:`EVERYBODY` if a page of another origin may have sent the request.
 
         Raises:
-            Problem: 401 the route needs a key; 403 the request came from a page of another origin;
-                429 there are too many requests.
-            Unavailable: as for :meth:`admit`.
+            Problem: 401 the route needs a key; 403 the route is not public, the request is not GET
+                or HEAD, and a page of another origin may have sent it; 429 there are too many
+                requests.
+            Unavailable: the request has a login's cookie, and MySQL did not answer since the start.
         """
         scheme = scope["scheme"]
         login = self._cookie.login(headers, scheme)

@@ -121,11 +121,11 @@ class WaitingPlaces:
 
     @contextmanager
     def taken(self, holder: str) -> Iterator[bool]:
-        """Hold a place until the end of the block, and yield True. If the key or address has too
-        many places already, or no place is free, hold none and yield False.
+        """Hold a place until the end of the block, and yield True. If the key or address holds as
+        many places as it may, or no place is free, hold none and yield False.
 
         Args:
-            holder: id of the key; for a request without a key, its address.
+            holder: id of the valid key, login's key or link; for other requests, the address.
         """
         if self._taken[holder] >= self._most_of_one or self._taken.total() >= self._most:
             yield False
@@ -143,7 +143,7 @@ class WaitingPlaces:
         """Hold a place until the end of the block.
 
         Args:
-            holder: as for :meth:`taken`.
+            holder: id of the valid key, login's key or link; for other requests, the address.
 
         Raises:
             Problem: 503 there is no place for this key or address.
@@ -160,7 +160,8 @@ class NameQuotas:
     process runs. Use it only in the event loop's thread.
 
     Args:
-        most: number of names that a key may use if it has no limit of its own.
+        most: number of names of each kind that a key may use if it has no limit of its own
+            (``max_counters`` of its identity).
     """
 
     def __init__(self, most: int) -> None:
@@ -168,7 +169,8 @@ class NameQuotas:
         self._used: dict[str, set[str]] = {}
 
     def check(self, who: Identity, kind: str, names: Set[str]) -> set[str]:
-        """Check that a key may use the names in a request.
+        """Check that a key may use the names in a request. Names that it has used before do not
+        count again.
 
         Args:
             who: identity of the key. All requests without a key share a quota. A public identity
@@ -227,7 +229,8 @@ async def find_credential(
     text: str, client: str, register: Register, failures: TokenBuckets, places: WaitingPlaces
 ) -> Credential | None:
     """Return the valid key or link in ``text``; None where it is not valid. An unknown text in the
-    form of a key may be a new key: the register is read again before the text is refused.
+    form of a key may be a new key: the register is read again before the text is refused, unless
+    ``client`` has sent too many wrong keys.
 
     A known key is accepted however many wrong keys its address has sent: other clients at an
     address must not lock it out. This helps nobody to guess a key, because a secret has 256 bits.
@@ -236,12 +239,13 @@ async def find_credential(
         text: the key or token, as the client sent it.
         client: address of the client.
         register: has the valid keys and links.
-        failures: limits wrong keys; each takes a token from the bucket of ``client``.
+        failures: limits wrong keys; each for which None is returned takes a token from the bucket
+            of ``client``.
         places: while the register is read again, the request holds one of these for ``client``.
 
     Raises:
-        Problem: 429 ``client`` has sent too many wrong keys; 503 the key is unknown, and MySQL does
-            not answer or too many requests wait already.
+        Problem: 429 the key is unknown or wrong, and ``client`` has sent too many wrong keys; 503
+            the key is unknown, and MySQL does not answer or too many requests wait already.
     """
     known = key_of(text, register)
     if known is not None:
@@ -297,7 +301,11 @@ class LoginCookie:
 
     def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> str | None:
         """Return the token in the request's first cookie that has the name from :meth:`name`; None
-        where there is no such cookie. The token is not checked. Errors are those of :meth:`name`.
+        where there is no such cookie. The token is not checked.
+
+        Raises:
+            Unavailable: the name of a cookie contains :data:`COOKIE`, and MySQL did not answer
+                since the start of the process.
         """
         for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
@@ -306,7 +314,11 @@ class LoginCookie:
         return None
 
     def login(self, headers: Mapping[bytes, bytes], scheme: str) -> Credential | None:
-        """Return the valid login whose cookie a request has; None where there is none. Errors are
-        those of :meth:`name`."""
+        """Return the valid login whose cookie a request has; None where there is none.
+
+        Raises:
+            Unavailable: the name of a cookie contains :data:`COOKIE`, and MySQL did not answer
+                since the start of the process.
+        """
         shown = self.shown(headers, scheme)
         return None if shown is None else self._register.login(api_keys.hash_of(shown))

@@ -45,8 +45,9 @@ class Hosts:
         allowed: further names; ``*`` allows any name, ``*.example.com`` any subdomain.
 
     Attributes:
-        check: checks the value of a Host header, as :meth:`_check`. It remembers allowed values,
-            so that it need not check them again.
+        check: a function that checks the value of a Host header. It raises Problem: 400 for a
+            malformed value, 421 for a name that is not allowed. It remembers allowed values, so
+            that it need not check them again.
     """
 
     def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
@@ -56,10 +57,10 @@ class Hosts:
         self.check = lru_cache(_REMEMBERED_HOSTS)(self._check)
 
     def _check(self, host: str) -> None:
-        """Check the value of a Host header.
+        """Check the value of a Host header; its port does not matter.
 
         Raises:
-            Problem: 400 the header is malformed; 421 it has a name that is not allowed.
+            Problem: 400 the value is empty or malformed; 421 it has a name that is not allowed.
         """
         name = header_host(host)
         if not name:
@@ -105,9 +106,9 @@ class Addresses:
         """Return the address of a client; for IPv6 its /64 network; :data:`UNKNOWN` where the
         client has no valid address.
 
-        The client is the peer of the connection. If that is a trusted proxy, the client is the
-        rightmost address in ``X-Forwarded-For`` that is not a trusted proxy, or, if all are, the
-        leftmost one.
+        The client is the peer of the connection. If the peer is a trusted proxy and the header
+        ``X-Forwarded-For`` is present, the client is the rightmost item of the header that is not
+        the address of a trusted proxy, or, if all items are, the leftmost one.
 
         Args:
             peer: the address at the other end of the connection; None for a unix socket.
@@ -130,8 +131,8 @@ def _name(peer: str) -> str:
 
 
 def _without_port(hop: str) -> str:
-    """Return the address in ``192.0.2.1:4711`` or ``[2001:db8::1]:4711``, as some proxies write
-    it in ``X-Forwarded-For``; any other text unchanged."""
+    """Return the address in ``192.0.2.1:4711``, ``[2001:db8::1]:4711`` or ``[2001:db8::1]``, as
+    some proxies write it in ``X-Forwarded-For``; any other text unchanged."""
     match = _WITH_PORT.fullmatch(hop)
     return hop if match is None else match["v6"] or match["v4"]
 
@@ -139,12 +140,16 @@ def _without_port(hop: str) -> str:
 def is_same_origin(headers: Mapping[bytes, bytes], scheme: str, *, default: bool) -> bool:
     """Return whether a request comes from a page of this server, or from no page.
 
+    If the header ``Sec-Fetch-Site`` is present, it decides: the result is True for ``same-origin``
+    and ``none``. Otherwise ``Origin``, or else ``Referer``, must have the same scheme, name and
+    port as ``scheme`` and the header ``Host``.
+
     Args:
         headers: the request's headers, by lower-case name.
         scheme: ``http`` or ``https``, as the browser sees it.
-        default: the result if no header names the page's origin. Callers give True for a writing
-            request that has no login or needs none: a browser would have sent such a header, so the
-            sender is a program.
+        default: the result if the request has none of the three headers. Callers give True for a
+            writing request that has no login or needs none: a browser would have sent such a
+            header, so the sender is a program.
     """
     site = headers.get(b"sec-fetch-site")
     if site is not None:

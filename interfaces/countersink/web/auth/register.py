@@ -43,16 +43,17 @@ class Identity:
     Attributes:
         key_id: id (the public part) of the API key, of the login's key or of the link; empty where
             there is none.
-        name: name of the key.
-        scopes: permitted scopes; ``admin`` includes the others.
+        name: name of the key; ``a link`` for a link; else ``everybody`` or ``nobody``.
+        scopes: permitted scopes; ``admin`` includes the others. A link has ``read``.
         counters: shell patterns of the counters that it may name; empty for all.
         max_counters: maximum number of counters, and of sequences, that it may use while the server
             runs; None for the server's setting.
-        public: True where it may only count visits of public counters, each as 1: the request has
-            no key, or its key lacks the scope.
+        public: True for :data:`NOBODY`, and if the key or login lacks the scope of a public route.
+            It may then add to public counters only, 1 for each visit.
         session: hash of the login's cookie; empty where there is no login.
         link: id of the link, which may read ``counters`` only; empty where it is no link.
-        board: name of the board that the link shows; empty where it shows one counter.
+        board: name of the board that the link shows; empty where it shows one counter, and where
+            there is no link.
     """
 
     key_id: str = ""
@@ -71,7 +72,8 @@ class Identity:
         return scope in self.scopes or "admin" in self.scopes
 
     def may_name(self, counter: str) -> bool:
-        """Return whether the identity may name a counter or sequence."""
+        """Return whether the identity may name a counter or sequence: one of the patterns in
+        ``counters`` matches the name, or there are no patterns."""
         return not self.counters or any(fnmatchcase(counter, each) for each in self.counters)
 
 
@@ -103,7 +105,7 @@ class Register:
 
     Args:
         store: reads them from MySQL.
-        mysql_url: the database in which the times of last use are written.
+        mysql_url: URL of the database in which the times of last use are written.
         clock: returns the time in seconds.
     """
 
@@ -187,7 +189,8 @@ class Register:
         read share one next read. Never raises.
 
         Returns:
-            True if the read succeeded; False if it failed or took longer than :data:`READ_WAIT_S`.
+            True if the read succeeded; False if it failed, or did not end within
+            :data:`READ_WAIT_S` of this call.
             If the last read failed, or an earlier call gave up on a read that is still running,
             return False at once, without another read.
         """
@@ -208,8 +211,8 @@ class Register:
 
     async def keep_fresh(self) -> None:
         """Read the register every :data:`REFRESH_S` seconds, and write the uses of keys every
-        :data:`USE_S` seconds, until the task is cancelled. A failed read is logged as by
-        :meth:`try_read`."""
+        :data:`USE_S` seconds, until the task is cancelled. The first read comes after
+        :data:`REFRESH_S`. A failed read ends nothing; of failures in a row, the first is logged."""
         noted = self._clock()
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -239,8 +242,8 @@ class Register:
             LOGGER.exception("cannot write the last use of keys", extra={"action": "waiting"})
 
     async def try_read(self) -> None:
-        """Read all keys, logins and links, as :meth:`read`. If this fails, keep those known before;
-        of failures in a row, only the first is logged. Never raises."""
+        """Read all valid keys, logins and links from MySQL. If this fails for any reason, keep
+        those known before; of failures in a row, only the first is logged. Never raises."""
         try:
             await self.read()
         except Exception as error:

@@ -79,15 +79,18 @@ async def shown(request: Request, services: Services, who: Identity) -> Response
 
 
 async def create(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/boards``: create a board, and return it (201)."""
+    """Answer ``POST /v1/boards``: create a board with the name and the items in the body, and
+    return it (201); 404 if a counter does not exist, 409 if the name is taken or there are too many
+    boards."""
     asked = await read_object(request, services, NewBoard)
     made = await _run(services, boards.create, asked.board, asked.items, _author(who))
     return JSONResponse(_document(made, who), 201)
 
 
 async def change(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``PUT /v1/boards/{board}``: replace the items of a board, and return the board. Links
-    to the board then give access to its new counters."""
+    """Answer ``PUT /v1/boards/{board}``: replace the items of a board by those in the body, and
+    return the board; 404 if the board or a counter does not exist. Links to the board then give
+    access to its new counters, and no longer to the others."""
     asked = await read_object(request, services, BoardItems)
     name = request.path_params["board"]
     made = await _run(services, boards.change, name, asked.items, _author(who))
@@ -96,7 +99,8 @@ async def change(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``DELETE /v1/boards/{board}``: delete a board and its links (204)."""
+    """Answer ``DELETE /v1/boards/{board}``: delete a board and its links (204); 404 if it does not
+    exist."""
     await _run(services, boards.delete, request.path_params["board"])
     await services.register.refresh()
     return Response(status_code=204)

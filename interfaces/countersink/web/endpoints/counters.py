@@ -96,7 +96,7 @@ _PARAMETERS: Final = (
 
 
 async def counters(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/counters`` with a page of the API key's counters, each with its totals."""
+    """Answer ``GET /v1/counters``: a page of the counters that the key may name, with totals."""
     given = request.scope["countersink.given"]
     sort, pending, change = given["sort"], given["include_pending"], int(given["change"] or 0)
     order = (sort, change or CHANGES[0]) if sort == "change" else (sort,)
@@ -154,9 +154,9 @@ def _row(line: OverviewLine, better: Better) -> dict[str, Any]:
 
 
 def cached_sort_values(services: Services) -> dict[tuple[Any, ...], CachedAnswer[SortValues]]:
-    """Return cached answers by sort order: ``("today",)``, ``("total",)`` and ``("change", days)``
-    for each number of days. The result of each has, for all counters, the numbers by which
-    :func:`counters` sorts them. Requests for different pages share one read."""
+    """Return a cached answer for each sort order by numbers: ``("today",)``, ``("total",)`` and
+    ``("change", days)`` for each of :data:`CHANGES`. It has the numbers of all counters; they are
+    read when :func:`counters` needs them and the last read is too old. All pages share a read."""
 
     def ask(*order: Any) -> SortValues:
         return services.reads.read(lambda moment: sort_values(moment.snapshot, *order))
@@ -171,7 +171,7 @@ def cached_sort_values(services: Services) -> dict[tuple[Any, ...], CachedAnswer
 
 
 async def counter(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/counters/{counter}`` with the settings of a counter."""
+    """Answer ``GET /v1/counters/{counter}`` with a counter's settings; 404 if it does not exist."""
     found = await require_counter(request, services, who, permitted_counter(request, who))
     return json_answer(request, counter_document(found), {}, {}, pending=False)
 
@@ -183,7 +183,7 @@ async def require_counter(
     The body of the request must have been read before: the pool would consume it.
 
     Raises:
-        Problem: 404 the counter does not exist; 429 and 503 as :meth:`ReadPool.run`.
+        Problem: 404 no such counter; 429 too many unfinished reads of this client; 503 too slow.
         StoreError: MySQL does not answer.
     """
 
@@ -327,9 +327,9 @@ class NoteList(Closed):
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET …/notes`` with notes on the days ``from`` to ``to``. For the path of a counter,
-    they are the notes on this counter and, unless the request has a link, those common to all
-    counters. For ``/v1/notes`` they are only those common to all counters."""
+    """Answer ``GET …/notes`` with notes on the days ``from`` to ``to``, inclusive. For the path of
+    a counter, they are the notes on this counter and, unless the request has a link, those common
+    to all counters. For ``/v1/notes`` they are only those common to all counters."""
     given = request.scope["countersink.given"]
     counter = await _existing_counter(request, services, who)
     # A link gives access to its counter's own notes only.
@@ -345,7 +345,7 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def write(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``PUT …/notes/{day}``: write the note on a day, in place of an earlier note."""
+    """Answer ``PUT …/notes/{day}``: write or replace the note on a day, and return the note."""
     day = _day(request)
     # First the body: the read pool, which finds the counter, would consume it.
     asked = await read_object(request, services, NoteText)
@@ -361,7 +361,7 @@ async def write(request: Request, services: Services, who: Identity) -> Response
 
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``DELETE …/notes/{day}``: delete the note on a day; 404 if there is none."""
+    """Answer ``DELETE …/notes/{day}``: delete the note on a day (204); 404 if there is none."""
     counter = _counter(request, who)
     day = _day(request)
     if not await services.run_in_session(notes.delete, counter, day):

@@ -87,7 +87,8 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 async def retried(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /v1/dead/retry``: retry the dead letters that the body chooses, and return the
-    numbers of those retried, failed and left out, and of counted rows."""
+    numbers of those retried, failed and left out, and of counted rows. Only a retry of ``all``
+    leaves some out: those that may be counted already."""
     choice = await _choice(request, services)
     done = await services.run_in_session(_retry, choice)
     return JSONResponse(asdict(done))
@@ -96,7 +97,7 @@ async def retried(request: Request, services: Services, who: Identity) -> Respon
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /v1/dead/drop``: delete the dead letters that the body chooses, and return
     their number. With ``reason`` or ``all``, also delete the counts of dead letters (with this
-    reason) that were too many to keep."""
+    reason) that were too many to keep; the returned number does not include these."""
     choice = await _choice(request, services)
     number = await services.run_in_session(_drop, choice)
     return JSONResponse({"dropped": number})
@@ -132,7 +133,8 @@ def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
     """Return a choice as the keyword arguments ``refs``, ``reason`` and ``up_to`` of the functions
     ``retry`` and ``drop``. For the choice ``all``, refs and reason are None: ``drop`` then deletes
     all dead letters, and ``retry`` retries all except those that may be counted already. By
-    ``up_to``, both leave out dead letters that are added after this call, unless refs name them.
+    ``up_to``, the time of the newest dead letter, both leave out those that are added after this
+    call, unless refs name them. ``up_to`` is None, which leaves out none, if there are none yet.
 
     Raises:
         Problem: 409 more than ``choice.most`` dead letters match; 422 there is no such reason.
@@ -159,7 +161,8 @@ async def _choice(request: Request, services: Services) -> Choice:
     """Return the choice in a request's body.
 
     Raises:
-        Problem: as :func:`~countersink.web.http.bodies.read_object`; 422 the choice is not valid.
+        Problem: 400 the body is not JSON, or cannot be decompressed; 413 it is too large; 415 its
+            media type or content coding is not supported; 422 the choice is not valid.
     """
     choice = await read_object(request, services, Choice, limit=MAX_BODY_BYTES)
     try:
@@ -243,8 +246,8 @@ _CHOICE: Final = {
 
 
 def _on_choice(what: str, handler: Handler, done: type, **texts: Any) -> Route:
-    """Return the route ``POST /v1/dead/{what}``, which changes the dead letters that the body
-    chooses.
+    """Return the route ``POST /v1/dead/{what}``, which retries or drops the dead letters that the
+    body chooses. It needs a key with the scope admin, for all counters.
 
     Args:
         what: ``retry`` or ``drop``.

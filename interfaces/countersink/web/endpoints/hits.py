@@ -63,8 +63,9 @@ _COUNT: Final = choice("count", ("0", "1"), "`0` shows the number and counts not
 
 
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /hit/{counter}/{key}.gif``: count a visit, as :func:`_count_visit` does, and
-    return a transparent pixel. The query is ignored: a page may change it to bypass caches."""
+    """Answer ``GET /hit/{counter}/{key}.gif``: count a visit, unless the request is a HEAD or a
+    prefetch, and return a transparent pixel. The query is ignored: a page may change it to bypass
+    caches."""
     counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await _count_visit(request, services, who, counter, key)
@@ -72,15 +73,18 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /hit/{counter}/{key}.svg``: count a visit, unless the parameter ``count`` is 0,
-    and return a badge that shows the total of the key. The badge shows a dash if the total cannot
-    be read. Unless ``count`` is 0, it also shows a dash in place of each error of reading: no right
-    to see the total, or a busy server.
+    """Answer ``GET /hit/{counter}/{key}.svg`` with a badge that shows the total of the key. The
+    badge shows a dash if the total cannot be read.
+
+    Unless the parameter ``count`` is 0, count a visit first (not for a HEAD or prefetch). Errors of
+    reading the total are then no problems: the badge shows a dash also if ``who`` may not see the
+    total, too many requests wait, or it is unknown whether the counter is public.
 
     Raises:
-        Problem: 422 the path is not valid. Unless ``count`` is 0, the problems of
-            :func:`_require_ingest` and :func:`accept`. If it is 0, 403 the identity ``who`` may not
-            see the total; 503 as :func:`_may_see`, or too many requests wait.
+        Problem: 422 the path is not valid. With ``count`` 1: 403 ``who`` may not add to the
+            counter; 503 it is unknown whether the counter is public; or :func:`accept` refuses the
+            visit. With ``count`` 0: 403 ``who`` may not see the total; 503 it is unknown whether
+            the counter is public, or too many requests wait.
     """
     given = request.scope["countersink.given"]
     counter, key = _counter_and_key(request)
@@ -104,7 +108,8 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 
 async def beacon(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /hit/{counter}/{key}`` (204): count a visit that a page reports with
-    ``navigator.sendBeacon``. The body is read and ignored."""
+    ``navigator.sendBeacon``, unless the request is a prefetch. The body is read and ignored; 413 if
+    it has more than :data:`MAX_BEACON_BYTES`."""
     counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await bodies.read(request, services, MAX_BEACON_BYTES)
@@ -130,7 +135,8 @@ async def _may_see(request: Request, services: Services, who: Identity, counter:
     the scope read and may name the counter.
 
     Raises:
-        Problem: as :meth:`PublicCounters.has`, which is called only if ``who`` lacks these rights.
+        Problem: 503 ``who`` lacks these rights, and :meth:`PublicCounters.has` cannot find out
+            whether the counter is public.
     """
     if who.may("read") and who.may_name(counter):
         return True
@@ -144,8 +150,8 @@ async def _require_ingest(
 
     Raises:
         Problem: 403 the counter is not public, and ``who`` lacks the scope ingest or may not name
-            the counter; 503 as :meth:`PublicCounters.has`, which is called only if ``who`` lacks
-            these rights.
+            the counter; 503 ``who`` lacks these rights, and :meth:`PublicCounters.has` cannot find
+            out whether the counter is public.
     """
     if not who.public and who.may_name(counter):
         return
@@ -164,11 +170,11 @@ async def _count_visit(
     request: Request, services: Services, who: Identity, counter: str, key: str
 ) -> int:
     """Count a visit, unless the request is a HEAD or a prefetch. Return the number of counted
-    visits, 1 or 0. If the option ``hit_visitors`` has the counter, and the counter counts different
-    members, the client's address and User-Agent are the member.
+    visits, 1 or 0. If the option ``hit_visitors`` has the counter or a pattern for it, and the
+    counter is known to count different members, the client's address and User-Agent are the member.
 
     Raises:
-        Problem: as :func:`accept`.
+        Problem: :func:`accept` refuses the visit, for example with 503 if the producer is full.
     """
     if request.method == "HEAD" or _is_prefetch(request):
         return 0
@@ -215,7 +221,8 @@ class PublicCounters:
     only in the event loop's thread.
 
     Args:
-        services: have the option ``public_counters`` and the store.
+        services: have the option ``public_counters``, the store, and the places of waiting
+            requests.
     """
 
     def __init__(self, services: Services) -> None:
@@ -232,7 +239,8 @@ class PublicCounters:
     async def has(self, counter: str, holder: str) -> bool:
         """Return whether a counter is public. It is if the option ``public_counters`` contains its
         name, or if the counter exists and the option contains a pattern that matches its name.
-        Names of existing counters are cached.
+        Names of existing counters are cached for :data:`FRESH_S` or longer, so a counter that was
+        created or deleted just now may have the wrong result.
 
         Args:
             counter: name of the counter.

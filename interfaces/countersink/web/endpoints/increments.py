@@ -52,8 +52,9 @@ _WAIT: Final = choice(
 
 
 async def add(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/increments``: wait for the salts of visitors, accept all increments of the
-    body, or none, and wait until they have the state of the parameter ``wait``, if given."""
+    """Answer ``POST /v1/increments``: wait for salts if some increments have visitors, and accept
+    all increments of the body, or none. With the parameter ``wait``, answer when they have this
+    state, or with 202 if they do not reach it in ``wait_s`` or too many requests wait already."""
     wait: State | None = request.scope["countersink.given"]["wait"]
     media_type, name = _headers(request)
     bodies.check_json(media_type)
@@ -74,8 +75,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
 
 
 def _have_salts(services: Services, waiting: set[str]) -> bool:
-    """Remove from ``waiting`` the counters whose salt the producer knows, or does not expect soon.
-    Return True if no counter is left."""
+    """Remove from ``waiting`` each counter whose salt the producer knows, or for which a wait is
+    useless: Redis has long answered that it has no salt. Return True if no counter is left."""
     waiting -= {each for each in waiting if not services.producer.awaits_salt(each)}
     return not waiting
 
@@ -106,12 +107,12 @@ def accept(
         services: have the producer.
         who: identity of the sender.
         increments: the increments.
-        id: the name of the batch, or None. A batch with a name is counted once, however often it is
-            sent.
+        id: the batch's name, or None. A batch with a name counts once, however often it is sent.
 
     Raises:
-        Problem: 403 the key has used too many counters; 422 some increments are not valid; 413 a
-            batch with an id is too large; 503 the producer is full, awaits a salt, or is closing.
+        Problem: 403 the key would use too many counters; 422 some increments are not valid; 413 a
+            batch with an id is too large; 503 the producer is full, has no salt for visitors, or is
+            closing.
     """
     names = {each[0] for each in increments}
     used = services.quotas.check(who, "counters", names)
@@ -137,7 +138,7 @@ def accept(
 def answer(accepted: int, state: State | None) -> Response:
     """Return the answer to a request whose increments were accepted: 200 if ``state`` is ``stored``
     or ``applied``, else 202. Without ``wait`` the state is None, and the answer has none. Calls
-    with equal arguments return the same object, which is encoded once."""
+    with equal arguments return the same object while it is cached."""
     if state is None:
         body, status = b'{"accepted":%d}' % accepted, 202
     else:
@@ -147,8 +148,7 @@ def answer(accepted: int, state: State | None) -> Response:
 
 
 def _headers(request: Request) -> tuple[str, str | None]:
-    """Return the media type of a request and its Idempotency-Key. Without the header Content-Type
-    the first is empty; without the header Idempotency-Key the second is None.
+    """Return a request's Content-Type, empty if missing, and Idempotency-Key, None if missing.
 
     Raises:
         Problem: 422 the Idempotency-Key is not valid.
@@ -172,9 +172,9 @@ def read_increments(
     who: Identity,
     clock: Callable[[], float] = time.time,
 ) -> list[IncrementTuple | Increment]:
-    """Return the increments in a body, which is a JSON object or an array of objects. An increment
-    with a visitor is an Increment, any other is a tuple. The producer checks counters, keys and the
-    64-bit range later, in :func:`accept`.
+    """Return the increments in a body, a JSON object (one increment) or an array of objects. An
+    increment with a visitor is an Increment, any other is a tuple. The producer checks counters,
+    keys and the 64-bit range later, in :func:`accept`.
 
     Args:
         body: the decompressed body.
@@ -227,7 +227,7 @@ def _check_time(when: datetime, now: float, options: WebOptions) -> None:
     """Check that the time of an increment is within the limits of the options, inclusive.
 
     Raises:
-        ValueError: the time is too far ahead of ``now``, or too long ago.
+        ValueError: the time is too far ahead of ``now``, or over ``max_age_days`` (if not 0) ago.
     """
     seconds = when.timestamp()
     if seconds > now + options.max_ahead_s:
@@ -252,7 +252,7 @@ def read_time(at: str | float) -> datetime:
     """Return the time in ``at``: ISO 8601 with a time zone, or Unix seconds.
 
     Raises:
-        ValueError: ``at`` is neither.
+        ValueError: ``at`` is neither, or the time is outside the range of datetime.
     """
     try:
         if not isinstance(at, str):
@@ -361,9 +361,9 @@ def _items(body: bytes, most: int) -> Sequence[IncrementAsked]:
 
 
 def _has_unique_members(body: bytes, items: Sequence[IncrementAsked]) -> bool:
-    """Return True if ``body`` has exactly as many strings as the decoded ``items`` need: then no
-    JSON object in it has a member twice. If False, this is unknown, and the body has to be read by
-    :func:`read_json`, which takes three times as long as all other steps."""
+    """Return True if ``body`` has no backslash, and as many strings as ``items`` (decoded) need:
+    then no JSON object in it has a member twice. If False, this is unknown, and the body has to be
+    read by :func:`read_json`, which takes three times as long as all other steps."""
     strings = 2 * len(items)
     for item in items:
         if isinstance(item.key, str):
@@ -386,8 +386,8 @@ def _items_one_by_one(body: bytes, most: int) -> Sequence[IncrementAsked]:
     all faulty items, and accepts whole numbers with a fraction, such as ``743.0``.
 
     Raises:
-        Problem: 400 the body is not JSON; 413 it has more than ``most`` items; 422 some items are
-            not valid.
+        Problem: 400 the body is not JSON; 413 it has more than ``most`` items; 422 it has none, or
+            some are not valid.
     """
     try:
         found = read_json(body)

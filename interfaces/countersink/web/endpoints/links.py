@@ -68,7 +68,9 @@ class LinkList(Closed):
 
 async def create(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /v1/links``: create a link to a counter that the key may name, or to a board if
-    the key may name all counters. Return the link with its token (201)."""
+    the key is not limited to some counters. Return the link with its token (201). A key without
+    these rights gets 403; 404 if the counter or board does not exist; 409 if there are too many
+    links, or a counter of the board was deleted; 422 if the body does not name exactly one."""
     asked = await read_object(request, services, LinkAsked)
     if (asked.counter is UNSET) is (asked.board is UNSET):
         raise Problem(422, "Give one of the members counter and board")
@@ -90,16 +92,17 @@ async def create(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/links`` with the valid links that the key may revoke: those that it created,
-    or all with the scope admin, but only to counters that it may name; to boards only if it may
-    name all counters."""
+    """Answer ``GET /v1/links`` with the valid links that the key may revoke. A key with the scope
+    admin may revoke all links, another key those that it created. In both cases, links to counters
+    that the key may not name are left out, and, if it is limited to some counters, links to boards.
+    """
     found = await services.run_in_session(links.list_links)
     return JSONResponse({"rows": [_document(link) for link in found if _may_manage(who, link)]})
 
 
 async def revoke(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``DELETE /v1/links/{id}``: end a link (204); 404 if :func:`listed` does not show it to
-    the key."""
+    """Answer ``DELETE /v1/links/{id}``: end a link (204); 404 if it does not exist or has ended, or
+    if the key may not revoke it, see :func:`listed`."""
     id = request.path_params["id"]
     found = await services.run_in_session(links.list_links)
     if not any(link.id == id and _may_manage(who, link) for link in found):

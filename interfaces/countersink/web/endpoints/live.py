@@ -75,7 +75,8 @@ COUNTER: Final = Parameter(
 
 async def live(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``GET /v1/live`` with a stream of events, and HEAD with the head only; 403 if the key
-    may not name one of the counters, 429 or 503 as :meth:`Feed.require_room`."""
+    may not name one of the counters, 429 if the key or address has too many streams, 503 if there
+    are too many in all."""
     counters = frozenset(request.scope["countersink.given"][COUNTER.name])
     if not all(map(who.may_name, counters)):
         raise Problem(403, "This key may not name one of these counters")
@@ -103,7 +104,8 @@ class SentNumbers:
         today: the current day in the time zone of a counter and the total of this day, by the
             counter's name. It has the counters that listeners named, without those that do not
             exist or whose days cannot be read, such as with an unknown time zone.
-        complete_up_to: see :class:`countersink.reads.Moment`.
+        complete_up_to: the totals include everything that reached Redis before this time (UTC);
+            None if Redis did not answer.
     """
 
     visible: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
@@ -204,14 +206,16 @@ class Feed:
             raise Problem(503, "Too many streams are open: try again later", retry_after=30)
 
     def join(self, listener: Listener) -> None:
-        """Add a listener. It gets the results of the read that is running, and of later ones."""
+        """Add a listener. It gets the result of the read that is running, if this includes its
+        patterns, and of later reads, but not of the last read if that has ended."""
         self.listeners.add(listener)
         last = self.numbers.last
         if last is not None and last.done():
             listener.last = last
 
     def _read(self) -> SentNumbers:
-        """Read the numbers of all listeners from MySQL and Redis."""
+        """Read the numbers of all listeners from MySQL and Redis. Without MySQL this raises.
+        Without Redis only ``complete_up_to`` is None. An unexpected error is logged and raised."""
         listeners = list(self.listeners)
         wanted = sorted({name for each in listeners for name in each.counters})
         try:
@@ -275,8 +279,8 @@ class LiveStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         """Send the head and the events, and a comment after each :data:`HEARTBEAT_S` without an
-        event. End after :data:`LIFE_S`, or when the listener is no longer admitted. Starlette
-        calls this."""
+        event. End after :data:`LIFE_S`, when the listener is no longer admitted, or when it takes
+        no event for :data:`SEND_S`. Starlette calls this."""
         sent_at = time.monotonic()
         ends = sent_at + LIFE_S
         with suppress(TimeoutError):  # the listener stopped reading: the server disconnects it

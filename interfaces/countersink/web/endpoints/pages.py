@@ -100,9 +100,9 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
 
 async def login(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /login``: begin a login with the key in the form, set its cookie, and redirect
-    to the dashboard. A key that is not valid or lacks the scope read, and a link's token, get 403;
-    a client that accepts HTML, a browser, is redirected to the form instead. Wrong keys are limited
-    as by :func:`find_credential`."""
+    to the dashboard. A key that is not valid or lacks the scope read, and a link's token, get 403.
+    An address that has sent too many wrong keys gets 429. A client that accepts HTML, a browser, is
+    redirected to the form instead."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
     known = await find_credential(
@@ -178,7 +178,8 @@ class Asset:
         packed: its bytes, compressed with gzip.
         media_type: its Content-Type.
         etag: its ETag, which changes with the bytes.
-        scripts: hashes of the inline scripts of a page, for its content security policy.
+        scripts: hashes of the inline scripts of a page, for its content security policy; empty for
+            other files.
     """
 
     body: bytes
@@ -261,8 +262,8 @@ def _asset(path: str, body: bytes, scripts: tuple[str, ...] = ()) -> Asset:
 
 def _joined(modules: Mapping[str, str], entry: str) -> dict[str, str]:
     """Return the texts of the module ``entry`` and of the modules that it imports, also through
-    others, but not with ``await import``. They are by file name, each after those that it imports,
-    without import lines, comments and indentation.
+    others, but not with ``await import``. They are by file name, each after those that it imports
+    (``entry`` is last), without import lines, comments and indentation.
 
     Args:
         modules: texts of all modules by file name.
