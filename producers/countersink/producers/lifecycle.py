@@ -3,13 +3,13 @@ empties the producers in forked children. The producers are flushed at these end
 
 - a normal exit: by ``atexit``; in children of ``multiprocessing``, which skip ``atexit``, by a
   finalizer of ``multiprocessing``;
-- SIGTERM: while the application's handler runs, if set before a producer was made. SIGTERM, SIGHUP,
-  SIGQUIT and SIGINT: before their default action ends the process. Ignored signals stay ignored;
+- SIGTERM: while a handler of the application runs that was set before a producer was made. SIGTERM,
+  SIGHUP, SIGQUIT, SIGINT: before their default action ends the process. Ignored ones stay ignored;
 - functions that end the process without ``atexit``: ``os._exit`` (work horses of RQ, pools of
   Celery, many forked children); ``os.execv`` and ``os.execve``, which all ``os.exec…`` call;
   ``signal.raise_signal`` and ``os.kill`` with the process's own id, by which servers such as
   uvicorn end after their shutdown. The first producer replaces each of these functions by one that
-  flushes and then calls the original; nothing changes if the process has counted nothing.
+  flushes, if the process has counted anything, and then calls the original.
 """
 
 import atexit

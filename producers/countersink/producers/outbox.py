@@ -201,8 +201,8 @@ class Outbox:
 
     def stamp(self, limit: int) -> list[Parcel]:
         """Return the first ``limit`` parcels, to be sent now; they stay in the outbox. Parcels
-        without a time ``at`` get the present time on Redis's clock. The increments of parcels in
-        doubt are added to ``resent``.
+        without a time ``at`` get the present time on Redis's clock. The increments of parcels that
+        Redis may have stored already (``in_doubt``) are added to ``resent``.
         """
         with self._lock:
             parcels = self._parcels[:limit]

@@ -70,7 +70,7 @@ class RedisLink:
         return max(0.0, self._not_before - time.monotonic())
 
     def try_now(self) -> None:
-        """End the pause after a failure; do nothing while ``held_back``. From any thread."""
+        """End the pause after a failure, unless the stream is too long. From any thread."""
         if not self.held_back:
             self._not_before = 0.0
 

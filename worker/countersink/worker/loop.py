@@ -146,9 +146,9 @@ class Loop:
         self._batch = ReadBatch()
 
     def run(self) -> int:
-        """Apply entries until a stop, the drain or an error; then release the slot, delete the
-        consumer, and close the sessions. Return the exit status: 0, or 1 if entries stay pending,
-        if the tables are too new for this program, or after a bug."""
+        """Apply entries until a stop, an error or, with ``drain``, until no entries are left; then
+        release the slot, delete the consumer, and close the sessions. Return the exit status: 0, or
+        1 if entries stay pending, if the tables are too new for this program, or after a bug."""
         self._log(
             WorkerAction.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain
         )

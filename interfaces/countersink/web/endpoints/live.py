@@ -206,8 +206,8 @@ class Feed:
             raise Problem(503, "Too many streams are open: try again later", retry_after=30)
 
     def join(self, listener: Listener) -> None:
-        """Add a listener. It gets the result of the read that is running, if this includes its
-        patterns, and of later reads, but not of the last read if that has ended."""
+        """Add a listener. It gets the results of later reads, and of the running read if this has
+        all its counters. It does not get the result of a read that has ended."""
         self.listeners.add(listener)
         last = self.numbers.last
         if last is not None and last.done():

@@ -305,8 +305,8 @@ class BoundedProtocol(FramedProtocol):
 
     def _count(self) -> None:
         """Update this connection's part of ``limits.held``: the memory of its pipelined requests,
-        and the bytes of the running request's body beyond :data:`FREE_BYTES`. While this body
-        arrives, all its received bytes count; later only those that the handler has not taken."""
+        and the bytes of the running request's body beyond :data:`FREE_BYTES`. Of this body, all
+        received bytes are meant while it arrives; later those that the handler has not taken."""
         working = self._working
         if working is None or working.response_complete:
             body = 0

@@ -86,8 +86,9 @@ def _effective(scope: RequestData, route: object) -> object:
 
 
 def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
-    """Yield each place of the matched route below ``router``. If ``route`` is given, is not found
-    there, and ``matched`` has a path, yield one place without mounts.
+    """Yield each place of the matched route below ``router``: its path, and the paths of the mounts
+    around it. If ``route`` is given, is not found there, and ``matched`` has a path, yield one
+    place without mounts.
 
     Args:
         router: the outermost router.

@@ -189,8 +189,9 @@ class ReadAhead:
         return found
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
-        """Return the different numbers that ``bucket`` returns for the minutes of ``lines``, which
-        are lines of the source. :meth:`MinuteLabels.decode` takes them apart."""
+        """Return the different numbers that the function ``bucket`` returns for the minutes of
+        ``lines``, which are lines of the source. :meth:`MinuteLabels.decode` splits such a number
+        into a bucket's label and a salt."""
         # One by one: the lines are not neighbours, and directives between them may set the day.
         reader, bucket = self.opened.reader, self.bucket
         each = self._pool.thread.map(lambda line: tally_of([line], reader, bucket), lines)

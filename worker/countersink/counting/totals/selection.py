@@ -60,7 +60,7 @@ class KeyMatch:
     _not_begins: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the attributes, and bring them into one form."""
+        """Check the attributes, and make tuples without duplicates of them."""
         for name in ("keys", "exclude_keys"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} is a sequence of str")

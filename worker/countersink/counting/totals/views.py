@@ -366,8 +366,8 @@ class View:
         return begins if self.scheme.starts_at(label) >= instant else _next(width, begins)
 
     def _around(self, width: Width, instant: int | None) -> int | None:
-        """Return the label, without the number of its width, of the bucket that contains an instant
-        (Unix seconds). Instants before or after all possible events are taken as the first or the
+        """Return the label of the bucket that contains an instant (Unix seconds), minus the number
+        of its width. Instants before or after all possible events are taken as the first or the
         last minute of events. None gives None.
         """
         if instant is None:
