@@ -8,6 +8,7 @@ from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.row_counts import lifecycle, recount
 from countersink.row_counts.check import Cell
+from countersink.row_counts.triggers import SQL_MODE
 from countersink.store import Conflict, Refused, Store
 from countersink.store.verify import open_session, verify
 from tests.row_counts.application import App, user
@@ -154,7 +155,10 @@ def test_a_column_that_a_trigger_goes_by_and_that_is_gone_is_named(orders: App) 
     assert problems(orders) == []
 
 
-def test_triggers_of_a_copy_are_found_and_dropped(orders: App, mysql_server: MySQLServer) -> None:
+@pytest.mark.parametrize("mode", ["@@GLOBAL.sql_mode", f"'{SQL_MODE}'"], ids=["other", "same"])
+def test_triggers_of_a_copy_are_found_and_dropped(
+    orders: App, mysql_server: MySQLServer, mode: str
+) -> None:
     tracked = orders.track("orders", counter="c", by=["status"])
     made = [
         orders.session.query(f"SHOW CREATE TRIGGER {name}")[0][2].replace(f"`{orders.schema}`.", "")
@@ -162,6 +166,7 @@ def test_triggers_of_a_copy_are_found_and_dropped(orders: App, mysql_server: MyS
     ]
     with dropped(mysql_server, new_name()) as url:
         copy = Settings.parse(url).database
+        orders.run(f"SET sql_mode = {mode}")  # as a dump may set it
         orders.run(f"CREATE DATABASE {copy}", f"USE {copy}", ORDERS, *made, FILL)
         assert problems(orders) == ["stray_trigger"] * 3 + ["row_count"]
         assert f" on {copy}.orders, a copy of the table" in orders.found()[0].detail

@@ -179,8 +179,9 @@ def sort_values(snapshot: Snapshot, by: str, change: int = CHANGES[0]) -> SortVa
 
     The order ``change`` compares two totals: ``last``, of as many last complete days as the
     argument ``change`` says, and ``before``, of as many days before them. The number is
-    ``last / before - 1`` if ``before`` is above 0. It is infinite if ``before`` is 0 and ``last``
-    is above 0. In all other cases the counter has no number, also if these totals are unknown.
+    ``last / before - 1`` if ``before`` is above 0, and infinite if ``before`` is 0 and ``last`` is
+    above 0; ``last`` decides between equal numbers. In all other cases the counter has no number,
+    also if these totals are unknown.
 
     Raises:
         StoreError: a query failed.

@@ -1,5 +1,5 @@
-"""Key templates (``--key``) and conditions (``--where``): their syntax, operators (``=``, ``!=``,
-``~``, ``!~``) and error messages.
+"""Key templates (``--key``) and conditions (``--where``): their syntax, operators (``=`` and ``!=``
+for texts, ``~`` and ``!~`` for shell patterns) and error messages.
 
 A template is a text that has fields of a line in braces: ``{host}{path}``. ``{{`` and ``}}`` stand
 for braces. The name of a field alone is a template, too: ``status`` means ``{status}``. A template

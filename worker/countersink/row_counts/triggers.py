@@ -196,11 +196,12 @@ class InstalledTrigger:
         return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
 
     def matches(self, expected: Trigger) -> bool:
-        """Return whether the names of trigger and table, the event and the body are those of
-        ``expected``, and ``sql_mode`` is :data:`SQL_MODE`. Databases and definers may differ.
+        """Return whether the names of trigger, table and database, the event and the body are those
+        of ``expected``, and ``sql_mode`` is :data:`SQL_MODE`. The definers may differ.
         """
         return (
-            (self.table, self.name, self.sql_mode) == (expected.table, expected.name, SQL_MODE)
+            (self.schema, self.table, self.name) == (expected.schema, expected.table, expected.name)
+            and self.sql_mode == SQL_MODE
             and f" AFTER {expected.event} ON " in self.statement
             and self.statement.endswith(expected.body)
         )

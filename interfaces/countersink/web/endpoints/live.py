@@ -206,8 +206,9 @@ class Feed:
             raise Problem(503, "Too many streams are open: try again later", retry_after=30)
 
     def join(self, listener: Listener) -> None:
-        """Add a listener. It gets the results of later reads, and of the running read if this has
-        all its counters. It does not get the result of a read that has ended."""
+        """Add a listener. It gets the results of later reads, and of the running read if that began
+        with a listener of the same :attr:`~Listener.patterns`; the result may then lack some of its
+        counters. It does not get the result of a read that has ended."""
         self.listeners.add(listener)
         last = self.numbers.last
         if last is not None and last.done():

@@ -47,8 +47,8 @@ _EXPIRY: Final = Checked("time", _expiry)
 def key_group() -> None:
     """Create, list and revoke keys of the HTTP interface.
 
-    A key is printed once, when it is created, as the database only has its hash. Once a key was
-    created, every request needs a key, even if that key is revoked.
+    A key is printed once, when it is created, as the database only has its hash. Which requests
+    need a key does not depend on the keys: see `countersink web --help`.
     """
 
 
