@@ -197,8 +197,7 @@ class InstalledTrigger:
 
     def matches(self, expected: Trigger) -> bool:
         """Return whether the names of trigger, table and database, the event and the body are those
-        of ``expected``, and ``sql_mode`` is :data:`SQL_MODE`. The definers may differ.
-        """
+        of ``expected``, and ``sql_mode`` is :data:`SQL_MODE`. The definers may differ."""
         return (
             (self.schema, self.table, self.name) == (expected.schema, expected.table, expected.name)
             and self.sql_mode == SQL_MODE
