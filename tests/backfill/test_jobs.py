@@ -11,11 +11,13 @@ from collections.abc import Callable
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
+from zlib import adler32
 
 import pytest
 
 from countersink.backfill import spans
 from countersink.backfill.count import read_ahead
+from countersink.backfill.count.chunks import _CHOSEN
 from countersink.backfill.count.reader_pool import ChildTask, ReaderPool
 from countersink.backfill.options import BackfillReport, Progress
 from tests.backfill.helpers import (
@@ -167,16 +169,26 @@ def test_children_have_long_chunks_which_get_shorter_at_the_end(
 
 
 @pytest.mark.usefixtures("by_size")
-def test_no_chunk_has_too_many_rejects_if_far_shorter_lines_than_before_follow(logs: Logs) -> None:
-    """They would take much memory."""
+@pytest.mark.parametrize("text", ["rejected", "sampled"])
+def test_no_chunk_has_too_many_lines_if_far_shorter_ones_than_before_follow(
+    logs: Logs, text: str
+) -> None:
+    """Rejected lines, and sampled ones as often as they occur, would take much memory."""
     lines, short = 10 * CHUNK, 200 * CHUNK
     long = long_log(2 * lines).replace(b" - - [", b" - " + b"u" * 2000 + b" [")
     middle = long.index(b"\n", len(long) // 2) + 1
-    content = long[:middle] + (b"-" * 19 + b"\n") * short + long[middle:]
-    report = logs.add(logs.write("a.log", content), jobs=2, max_rejects=short)
-    assert (report.state, report.counted, report.rejected) == ("done", 2 * lines, short)
-    assert max(sizes_of(logs)) < 2 * read_ahead.EXCESS * CHUNK
-    assert logs.totals() == keys_of(2 * lines)
+    some = b"-" * 19 + b"\n"
+    if text == "sampled":
+        each = long_log(1_000).splitlines(keepends=True)
+        some = next(one for one in each if _CHOSEN[adler32(one[:-1]) >> 16 & 255])
+    report = logs.add(
+        logs.write("a.log", long[:middle] + some * short + long[middle:]), jobs=2, max_rejects=short
+    )
+    rejected = short if text == "rejected" else 0
+    counted = 2 * lines + short - rejected
+    assert (report.state, report.counted, report.rejected) == ("done", counted, rejected)
+    assert max(sizes_of(logs)) < 3 * read_ahead.EXCESS * CHUNK
+    assert sum(logs.totals().values()) == counted
 
 
 @pytest.mark.usefixtures("by_size")

@@ -22,6 +22,7 @@ from tests.backfill.helpers import (
     line,
     log,
     write,
+    write_old,
 )
 from tests.support.examples import MANY
 
@@ -103,6 +104,23 @@ def test_a_source_with_many_lines_of_another_is_refused_with_two_ways_out(
     report = logs.add(file, count_repeats=True)
     assert (report.state, report.counted) == ("done", len(now)), details(report)
     assert total(logs) == len(before) + len(now)
+
+
+def test_a_part_of_a_log_of_long_lines_is_refused(logs: Logs) -> None:
+    """Its first chunk has 16 MiB and a part of a line: it is small all the same."""
+    long = [one.replace(b"curl/8.0", b"u" * 60_000) for one in lines_of(0, 300)]
+    assert logs.add(wrote(logs, "before.log", long)).counted == 300
+    assert logs.rows("backfill_sample") > 250
+    refused(logs.add(wrote(logs, "now.log", long[100:200])))
+
+
+def test_a_refusal_names_the_lines_after_one_that_was_open(logs: Logs) -> None:
+    path = write_old(logs.directory / "now.log", b"".join(A).removesuffix(b"\n"))
+    assert logs.add(path).counted == 60
+    assert logs.add(wrote(logs, "before.log", B)).counted == 60
+    report = logs.add(write_old(path, b"".join(A + B)))
+    refused(report)
+    assert "Lines 61 to 120 were not counted" in details(report)
 
 
 def test_a_dry_run_keeps_of_samples_what_a_dict_would() -> None:

@@ -7,7 +7,8 @@ The oracle keeps a set of hashes for each (bucket, key), worked out apart from w
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,14 +17,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from countersink.backfill import rejects
 from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import BackfillError
+from countersink.backfill.history import RejectedLine
 from countersink.backfill.options import BackfillReport, Progress
 from countersink.counting import visitors
 from countersink.counting.apply import cells
 from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.catalog import load
 from countersink.counting.visitors import SketchUnion
+from countersink.database.errors import Unavailable
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.database.sql import BACKFILL_SLOTS
@@ -469,6 +473,40 @@ def test_lines_after_one_that_was_open_are_rejected_for_a_damaged_sketch(
     report = logs.count(path)
     assert (report.lines, report.counted, report.rejected) == (20, 18, 2)
     assert [one.line for one in logs.rejected()] == [9, 13]
+
+
+@pytest.mark.usefixtures("first_slot")
+def test_the_report_is_of_the_second_reading_also_if_the_reply_to_commit_is_lost(
+    logs: Visitors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.count(logs.log("bad.log", [Visit(page="/bad")]))
+    logs.query("UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/bad'")
+    insert, lost = rejects.store_first, list[Session]()
+
+    def last(session: Session, run: int, lines: list[RejectedLine]) -> None:
+        insert(session, run, lines)
+        if lines and not lost:
+            lost.append(session)
+
+    commit = Session.transaction
+
+    @contextmanager
+    def transact(session: Session) -> Iterator[None]:
+        with commit(session):
+            yield
+        if lost == [session]:
+            lost.append(session)
+            session.close()
+            raise Unavailable("the reply was lost")
+
+    monkeypatch.setattr(rejects, "store_first", last)
+    monkeypatch.setattr(Session, "transaction", transact)
+    path = logs.directory / "rejects"
+    visits = [Visit(page="/bad" if n in (3, 7) else "/ok", host=f"192.0.2.{n}") for n in range(20)]
+    report = logs.count(logs.log("a.log", visits), rejects=path)
+    assert len(lost) == 2
+    assert (report.state, report.counted, report.rejected) == ("done", 18, 2)
+    assert [number for _, number in rejects_in(path)] == [4, 8]
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -3,7 +3,7 @@
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -318,3 +318,21 @@ def test_a_question_that_fails_leaves_no_other_without_an_answer(redis_url: str)
         eventually(lambda: producer._fold_thread._wakeups.qsize() == 2)
         go_on.set()
         assert (held.result(), answered.result(), failing.result()) == (True, "an answer", None)
+
+
+def test_a_question_is_answered_by_the_next_pass_if_folding_fails(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(redis_url) as producer, ThreadPoolExecutor() as callers:
+        events, failures = producer._fold_thread._events, [MemoryError("once")]
+        fold_all = events.fold_all
+
+        def fail_once(allowed: Callable[[], int]) -> None:
+            if failures:
+                raise failures.pop()
+            fold_all(allowed)
+
+        monkeypatch.setattr(events, "fold_all", fail_once)
+        producer.increment("hits")
+        assert callers.submit(producer._fold_thread.ask, lambda: "an answer", 10).result()
+        assert not failures

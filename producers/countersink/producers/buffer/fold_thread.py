@@ -133,8 +133,13 @@ class FoldThread(Thread):
         except Empty:
             pass
         if any(questions):
-            self._events.fold_all(self._wait_for_room)
-            self._report_rows()
+            try:
+                self._events.fold_all(self._wait_for_room)
+                self._report_rows()
+            except Exception:
+                for question in questions:
+                    self._wakeups.put(question)  # the next pass answers it
+                raise
             for question in filter(None, questions):
                 try:
                     question()

@@ -201,7 +201,8 @@ def read_chunk(
             :func:`countersink.backfill.count.chunks.scope_of`.
         refused: cells whose lines are rejected, because their visitors cannot be counted, each with
             the reason.
-        most_held: maximum of cells and rejected lines together; None for no maximum.
+        most_held: maximum of cells, rejected lines and half of the sampled lines together; None
+            for no maximum.
 
     Raises:
         WrongCut: the chunk has more than ``most_held``.
@@ -209,16 +210,16 @@ def read_chunk(
         UnknownZone: a time zone is unknown on this machine.
         Exception: any other error that iterating over ``pieces`` raises.
     """
-    lines = _LineCounter(reader, bucket, refused)
-    samples = LineSamples(scope, reader, bucket)
+    lines, samples = _LineCounter(reader, bucket, refused), LineSamples(scope, reader, bucket)
+    tally = lines.tally
     for piece in pieces:
         block = block_of(piece, reader.quoted)
         samples.add(block)
         lines.count(block)
-        if most_held is not None and lines.held > most_held:
+        held = len(tally.rejected) + len(samples.candidates) // 2
+        if most_held is not None and held + sum(map(len, tally.amounts.values())) > most_held:
             raise WrongCut
-    tally, span = lines.tally, span_of()
-    if span is None:
+    if (span := span_of()) is None:
         return None
     amounts, members = _hash_members(tally.amounts, bucket)
     return ReadChunk(
@@ -254,11 +255,6 @@ class _LineCounter:
         self._reader = reader
         self._bucket = bucket
         self._refused = refused
-
-    @property
-    def held(self) -> int:
-        """Number of cells (visitors counted separately) and rejected lines."""
-        return len(self.tally.rejected) + sum(map(len, self.tally.amounts.values()))
 
     def count(self, block: RecordBlock) -> None:
         """Add the counts and rejected lines of one piece to :attr:`tally`."""

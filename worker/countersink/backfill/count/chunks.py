@@ -185,7 +185,7 @@ def _parts(samples: Collection[bytes]) -> Iterator[list[bytes]]:
 LINES_PER_SAMPLE: Final = 64
 """Number of lines of which one is sampled, on average."""
 SMALL_CHUNK: Final = 2048
-"""Maximum of lines in a small chunk, of which all lines are compared."""
+"""Maximum of lines in a small chunk, of which all lines are compared. It has at most 32 MiB."""
 MIN_REPEATS: Final = 8
 """Minimum of samples that other sources have, for a chunk to be refused. They must also be at least
 one in ``REPEATED_PART`` of all compared samples."""
@@ -197,8 +197,8 @@ NumberedLine = tuple[int, bytes]
 """(number of a line, the line without its newline)."""
 SAMPLE_BYTES: Final = 8
 """Length in bytes of a sample."""
-_CHOSEN: Final = bytes(byte % LINES_PER_SAMPLE == 0 for byte in range(256))
-"""For each value of a checksum's byte: 1 if the line is sampled, else 0."""
+_CHOSEN: Final = bytes(byte % LINES_PER_SAMPLE == 1 for byte in range(256))
+"""For each value of a checksum's byte: 1 if the line is sampled, else 0. Blank lines are not."""
 
 
 def scope_of(counter: str, truth_of: int, name: str) -> bytes:
@@ -243,13 +243,16 @@ class LineSamples:
         scope: key of the hashes, from :func:`scope_of`.
         reader: reader of the source.
         bucket: the function from minutes to labels with which the chunk is counted.
+
+    Attributes:
+        candidates: the lines added so far that every source samples if it counts them.
     """
 
     def __init__(self, scope: bytes, reader: LineReader, bucket: Callable[[int], int]) -> None:
         self._scope = scope
         self._reader = reader
         self._bucket = bucket
-        self._candidates: list[NumberedLine] = []
+        self.candidates: list[NumberedLine] = []
         self._first: list[NumberedLine] | None = []
         self._size = 0
 
@@ -264,19 +267,19 @@ class LineSamples:
         # All lines at once: by the low byte of Adler-32's second sum, which depends on the order
         # of a line's bytes.
         chosen = sums.tobytes()[2 :: sums.itemsize].translate(_CHOSEN)
-        self._candidates += [
+        self.candidates += [
             (numbers[place], lines[place]) for place in compress(range(len(lines)), chosen)
         ]
         if self._first is not None:
             self._first += zip(numbers, lines, strict=True)
             self._size += sum(map(len, lines))
-            if len(self._first) > SMALL_CHUNK or self._size > BYTES:
+            if len(self._first) > SMALL_CHUNK or self._size > 2 * BYTES:
                 self._first = None
 
     def finish(self, tally: RecordTally) -> Samples:
         """Return the samples of the kept lines that are counted. ``tally`` is the tally of all
         lines of the chunk."""
-        chosen = self._counted(self._candidates, tally)
+        chosen = self._counted(self.candidates, tally)
         every = chosen if self._first is None else self._counted(self._first, tally)
         return Samples(chosen, every)
 

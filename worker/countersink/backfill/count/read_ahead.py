@@ -39,10 +39,10 @@ THREAD_CHUNKS: Final = 4
 """Number of chunks at the beginning of a source that the thread reads. Reading these takes longer
 than starting child processes, so the start pays for sources with more chunks."""
 MAX_LINES: Final = 262_144
-"""Maximum of lines in a chunk, when the chunks before have few cells."""
+"""Maximum of lines that a chunk should have, when the chunks before have few cells."""
 EXCESS: Final = 4
-"""A chunk that was cut by its size is cut anew if it has more cells and rejected lines than so many
-times :data:`LINES`: they would take much memory."""
+"""A chunk that was cut by its size is cut anew if it has more cells, rejected and sampled lines
+than so many times :data:`LINES`: they would take much memory."""
 CHUNK_CELLS: Final = 20_000
 """Number of cells that a chunk with more than :data:`LINES` lines should have."""
 BIG_FILE: Final = 128 * 1024 * 1024
@@ -90,6 +90,7 @@ class ReadAhead:
     Attributes:
         left_open: True if the source ends in a line without a newline, which was left out, because
             its end may not be written yet. Valid when :meth:`next` has returned None.
+        latest: the chunk that :meth:`next` or :meth:`read_again` returned last.
     """
 
     work: Work
@@ -98,11 +99,11 @@ class ReadAhead:
     bucket: MinuteLabels
     start: Start
     left_open: bool = False
+    latest: ReadChunk | None = None
     _ready: deque["Future[ReadChunk | None] | ChildTask"] = field(default_factory=deque)
     _spans: SpanReader = field(init=False)
     """Cuts the chunk that the thread reads."""
     _cut: CutChunk | None = None
-    _last: ReadChunk | None = None
     _more_lines: int = 0
     _by_thread: int = 0
     _ended: bool = False
@@ -138,25 +139,25 @@ class ReadAhead:
             if self._error is not None:
                 raise self._error
             return None
-        submitted, before = self._ready.popleft(), self._last
+        submitted, before = self._ready.popleft(), self.latest
         if isinstance(submitted, ChildTask):
             self._cut_next()  # so that the idle child gets it at once
-            self._last = submitted.result(self.work.stop)
-            if self._last is None:
+            self.latest = submitted.result(self.work.stop)
+            if self.latest is None:
                 self._pool.end_processes()  # the run should stop, and they are still working
                 return None
             if before is not None:
-                self._last = self._last.at_line(before.span.next_line)
+                self.latest = self.latest.at_line(before.span.next_line)
         else:
-            self._last, self.left_open = submitted.result(), self._spans.left_open
-            if self._last is None or self.left_open:
+            self.latest, self.left_open = submitted.result(), self._spans.left_open
+            if self.latest is None or self.left_open:
                 self._ended = True
             else:
-                self.start = Start.after(self._last.span)
-        if self._last is not None:
-            self._size_next(self._last)
+                self.start = Start.after(self.latest.span)
+        if self.latest is not None:
+            self._size_next(self.latest)
         self._submit_chunks()  # to be read while the caller commits this chunk
-        return self._last
+        return self.latest
 
     def _size_next(self, found: ReadChunk) -> None:
         """Set the number of lines of the next chunks for child processes so that each has about
@@ -182,10 +183,11 @@ class ReadAhead:
         Raises:
             Unreadable: the bytes of the chunk cannot be read any more.
         """
-        assert self._last is not None
-        start, span = self._last.start, self._last.span
+        assert self.latest is not None
+        start, span = self.latest.start, self.latest.span
         found = self._read_by_thread(self._span_reader(start, span.end), start, refused).result()
         assert found is not None
+        self.latest = found
         return found
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
@@ -278,7 +280,7 @@ class ReadAhead:
         number of lines, or soon behind these bytes the file ends, has no newline, or cannot be
         read.
         """
-        content, start, last = self.opened.content, self.start, self._last
+        content, start, last = self.opened.content, self.start, self.latest
         file, reader = content.plain_file(), self.opened.reader
         by_lines = reader.quoted is None and reader.directives(start.line) is None
         if not (file and last and self._more_lines and by_lines):

@@ -64,8 +64,7 @@ def count_chunk(
     def attempt(refused: Refused) -> ReadChunk:
         read = ahead.read_again(refused) if refused else found
         with session.transaction():
-            _count(session, ahead, source, read, before)
-        return read
+            return _count(session, ahead, source, read, before)
 
     try:
         return cells.run_again(session, attempt)
@@ -75,7 +74,7 @@ def count_chunk(
 
 def _count(
     session: Session, ahead: ReadAhead, number: int, found: ReadChunk, before: bytes
-) -> None:
+) -> ReadChunk:
     work, wanted = ahead.work, ahead.opened.wanted
     source = sources.read(session, number, lock=True)
     if source is None or source.recipe != wanted.recipe:
@@ -83,7 +82,7 @@ def _count(
     chunk = Chunk.of_span(number, found.span, work.run)
     if chunk.start_at != source.read_to:
         if chunks.exists(session, chunk):
-            return  # committed before; the reply was lost
+            return ahead.latest or found  # committed before; the reply was lost
         raise Overtaken
     # An undo may have removed chunks, and another content been counted instead.
     last = chunks.read_last(session, number)
@@ -114,6 +113,7 @@ def _count(
             found.rejects,
         )
     rejects.store_first(session, work.run, lines)
+    return found
 
 
 def _refuse_undoing(session: Session, run: int) -> None:
@@ -171,13 +171,13 @@ def refuse_repeats(
     if not known:
         return
     day = _last_day(ahead, [found.samples.every[one] for one in known])
-    until = ahead.opened.wanted.recipe.end
+    until, first = ahead.opened.wanted.recipe.end, found.start.line + bool(found.start.newline)
     others_named = " and ".join(map(path, sources_of_most[:_NAMED]))
     later = f"`--from {day + ONE_DAY}` counts the days from then on; "
     raise BackfillError(
         f"{len(known):,} of the {compared:,} different lines that were compared are counted"
         f" already, as lines of {others_named}; the last of these is of {day}. Lines"
-        f" {found.start.line:,} to {found.span.next_line - 1:,} were not counted; lines that were"
+        f" {first:,} to {found.span.next_line - 1:,} were not counted; lines that were"
         " counted before stay counted."
         f" {later if until is None or day < until else ''}`--count-repeats` counts these lines"
         " again, as other events"
