@@ -9,6 +9,8 @@ from datetime import date, datetime, timedelta
 from functools import partial
 from random import Random
 
+from pymysql.cursors import Cursor
+
 from countersink.counting.apply.applier import Applier
 from countersink.schedules.errors import RunStopped
 from countersink.schedules.jobs import Context, retention
@@ -147,12 +149,28 @@ def _read(stage: Stage, level: str, stopping: threading.Event, reads: list[int])
             for _ in range(3 if level == "REPEATABLE READ" else 1):
                 cursor.execute(TOTALS)
                 found.append(totals(cursor.fetchall()))
-                assert found[0] == found[-1], "a snapshot changed"
+                assert found[0] == found[-1], _changed(cursor, found[0], found[-1])
             reader.commit()
             fell = [cell for cell, total in highest.items() if found[0].get(cell, 0) < total]
             assert not fell, f"{level}: the totals of {fell[:3]} went down"
             highest.update(found[0])
             reads.append(1)
+
+
+def _changed(
+    cursor: Cursor,
+    before: Mapping[tuple[str, bytes], int],
+    after: Mapping[tuple[str, bytes], int],
+) -> str:
+    """What a snapshot that changed says by each index: it did so once, with MySQL 9.7."""
+    cells = [cell for cell in before.keys() | after.keys() if before.get(cell) != after.get(cell)]
+    said = [f"a snapshot changed: {len(cells)} cells, first {cells[:3]}"]
+    for index in "PRIMARY", "by_key":
+        cursor.execute(TOTALS.replace("counter_slot", f"counter_slot FORCE INDEX ({index})"))
+        by_index = totals(cursor.fetchall())
+        said.append(f"by {index}: {[by_index.get(cell) for cell in cells[:3]]}")
+    first, last = ([one.get(cell) for cell in cells[:3]] for one in (before, after))
+    return "; ".join([*said, f"first {first}, then {last}"])
 
 
 def _move(job: Callable[[], PassDone], stopping: threading.Event, passes: list[PassDone]) -> None:
