@@ -46,7 +46,7 @@ MEASURES: Final[Mapping[str, Callable[[Site, float], measures.Figures]]] = {
     **{f"workers_{n}": partial(measures.of_workers, n) for n in measures.WORKERS},
     "table": measures.of_table,
 }
-"""What is measured, by its name in ``growth.json`` without the server."""
+"""Measurements, by their names in ``growth.json`` without the server."""
 _RATES: Final = {
     "rows/s, new in the slot": "rows_per_second",
     "there already": "rows_per_second_again",
@@ -107,7 +107,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read(path: Path | None) -> dict[str, Any]:
-    """What is measured so far."""
+    """Measurements so far."""
     if path is None or not path.exists():
         return {"environments": {}, "rows": []}
     document: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -214,7 +214,7 @@ def _worst(request: Mapping[str, Any]) -> float:
 
 
 def _paper(row: Row) -> str:
-    """The same table, and one with ten times the keys, which is calculated."""
+    """Figures of the table, and of one with ten times the keys, which are calculated."""
     verify, compact, year = row["verify"], row["compact"], row["year"]
     slowest = {
         view["name"]: max(float(each["warm_ms"]) for each in view["requests"])

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -70,7 +70,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What draining the queue took.
+    """Time and memory of draining the queue.
 
     Attributes:
         seconds: from the first read of a worker until no entry is left.
@@ -183,7 +183,7 @@ def scaled(number: int, scale: float, least: int) -> int:
     return max(min(number, least), round(number * scale))
 
 
-def _today() -> Any:
+def _today() -> date:
     return datetime.now(UTC).date()
 
 
@@ -337,7 +337,7 @@ def _compacted(url: str, table: SlotTable) -> Figures:
     """Compact a counter's oldest day that is not compacted; a pass before that finds nothing."""
     fresh = table.last - (FRESH_DAYS - 1) * DAY
 
-    def compact(before: Any) -> PassDone:
+    def compact(before: date) -> PassDone:
         options = compaction.CompactOptions(counter=table.counter(0), before=before)
         return compaction.compact(partial(open_mover, url), options)
 

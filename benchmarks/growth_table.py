@@ -35,7 +35,7 @@ KeyTotals = list[tuple[str, int]]
 
 @dataclass(frozen=True)
 class SlotTable:
-    """One row for each counter, day and key; on the newest days one in each of some slots.
+    """Table with a row for each counter, day and key; on the newest days, in each of some slots.
 
     Attributes:
         counters: number of counters, all with the same days and keys.

@@ -162,7 +162,7 @@ def _changed(
     before: Mapping[tuple[str, bytes], int],
     after: Mapping[tuple[str, bytes], int],
 ) -> str:
-    """What a snapshot that changed says by each index: it did so once, with MySQL 9.7."""
+    """Cells of a snapshot that changed, by each index. It did so once, with MySQL 9.7."""
     cells = [cell for cell in before.keys() | after.keys() if before.get(cell) != after.get(cell)]
     said = [f"a snapshot changed: {len(cells)} cells, first {cells[:3]}"]
     for index in "PRIMARY", "by_key":

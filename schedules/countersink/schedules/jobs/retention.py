@@ -18,7 +18,6 @@ streams are read before the watermark moves. If an entry that was first sent bef
 sent again, nothing may show whether it was applied: then it becomes a dead letter, ``too_old``.
 """
 
-import time
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -34,7 +33,7 @@ from countersink.database.errors import Conflict
 from countersink.database.session import Session, rerun
 from countersink.database.sessions import open_tables
 from countersink.database.sql import NOW_MS, datetime_of, width_number
-from countersink.runtime.retry import Pace
+from countersink.runtime.retry import Pace, pause
 from countersink.runtime.texts import plural
 from countersink.schedules.errors import Outdated, RunStopped
 from countersink.schedules.jobs import Context, JobOutcome, move
@@ -281,17 +280,17 @@ def _delete_removed(context: Context) -> tuple[int, int, bool]:
     their rows, and whether all breakdowns were tried (False: a stop left out some)."""
     deleted = busy = 0
 
-    def pause(seconds: float) -> None:
+    def pause_or_end(seconds: float) -> None:
+        pause(seconds, context.stop)
         if context.stop():
             raise Conflict("the run is stopped")
-        time.sleep(seconds)
 
     with open_tables(context.mysql_url, isolation="REPEATABLE READ", read_timeout=_READ_S) as own:
         for name in deletion.removed_breakdowns(own):
             if context.stop():
                 return deleted, busy, False
             try:
-                deleted += deletion.delete_counter(own, name, pause=pause).rows
+                deleted += deletion.delete_counter(own, name, pause=pause_or_end).rows
             except Conflict:
                 if context.stop():
                     return deleted, busy, False

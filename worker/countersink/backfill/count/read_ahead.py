@@ -267,7 +267,7 @@ class ReadAhead:
         self.left_open, span = spans.left_open, spans.span
         self._ended = span is None or self.left_open
         if span is not None:
-            self._cut = CutChunk(start, span.end, None, 0, span, pieces, directives)
+            self._cut = CutChunk(start, span.end, span=span, pieces=pieces, directives=directives)
             self.start = Start.after(span)
 
     def _cut_by_size(self) -> bool:
@@ -295,7 +295,7 @@ class ReadAhead:
         end = start.offset + size + data.find(b"\n") + 1
         if b"\n" not in data or content.offset >= content.size:
             return False
-        self._cut = CutChunk(start, end, file, EXCESS * LINES)
+        self._cut = CutChunk(start, end, file, most_held=EXCESS * LINES)
         self.start = Start(offset=end, line=start.line + 1)  # the number is not known yet
         return True
 

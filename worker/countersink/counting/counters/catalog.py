@@ -208,7 +208,7 @@ class SaltPeriod:
 
 @dataclass(eq=False, repr=False)
 class Catalog:
-    """What a worker needs to know of all counters, read at one time. It also remembers results of
+    """Settings of all counters that a worker needs, read at one time. It also remembers results of
     later look-ups (``known``, ``made`` and ``salts``).
 
     Attributes:
