@@ -95,8 +95,9 @@ def fill(url: str, fillings: Sequence[Filling]) -> None:
                         waiting = 0
             # The checksums are those of nothing: no benchmark verifies.
             cursor.execute(
-                "INSERT INTO counter_ledger SELECT counter, slot, SUM(amount), 0, NULL"
-                " FROM counter_slot GROUP BY counter, slot"
+                "INSERT INTO counter_ledger"
+                " SELECT counter, bucket, width, slot, SUM(amount), 0, NULL FROM counter_slot"
+                " GROUP BY counter, bucket, width, slot"
             )
         connection.commit()
     finally:

@@ -13,9 +13,10 @@ from functools import cached_property
 from heapq import nsmallest
 from itertools import product
 from typing import Any, Final
+from zlib import crc32
 
 from benchmarks.database import connect
-from countersink.counting.ledger import Posting, key_weight, post
+from countersink.counting.ledger import BucketSums, post
 from countersink.database.sessions import open_tables
 from countersink.database.sql import day_label
 
@@ -116,7 +117,7 @@ class SlotTable:
             # A table that has grown slowly has statistics; one that was filled may have none.
             execute("ANALYZE TABLE counter_slot")
         with open_tables(url) as session, session.transaction():
-            post(session, 1, [(self.counter(n), self._posting(n)) for n in range(self.counters)])
+            post(session, 1, self._sums())
         return time.monotonic() - begun
 
     def _fill_parts(self, url: str, parts: list[tuple[int, int]]) -> None:
@@ -135,14 +136,17 @@ class SlotTable:
                     )
                 execute("COMMIT")
 
-    def _posting(self, counter: int) -> Posting:
-        _, weighted, unweighted = self._weights
-        done = Posting()
-        for day, slot in self._buckets(self.first, self.last):
-            extra = self._extra(counter, day, slot)
-            amount = self._weights[0] + self.keys * extra
-            done += Posting.of(day_label(day), amount, weighted + extra * unweighted)
-        return done
+    def _sums(self) -> BucketSums:
+        plain, weighted, unweighted = self._weights
+        sums = BucketSums()
+        for counter in range(self.counters):
+            for day, slot in self._buckets(self.first, self.last):
+                extra = self._extra(counter, day, slot)
+                amount = plain + self.keys * extra
+                sums.add(
+                    self.counter(counter), day_label(day), amount, weighted + extra * unweighted
+                )
+        return sums
 
     def _weight(self, number: int) -> int:
         return 1 + number * 7919 % _PRIME
@@ -166,10 +170,10 @@ class SlotTable:
 
     @cached_property
     def _weights(self) -> tuple[int, int, int]:
-        """Sums over the keys: of weights, of weights times the ledger's key weights, of these."""
+        """Sums over the keys: of weights, of weights times squares of CRC-32, of these squares."""
         plain = weighted = unweighted = 0
         for number in range(self.keys):
-            weight, of_key = self._weight(number), key_weight(self.key(number).encode())
+            weight, of_key = self._weight(number), crc32(self.key(number).encode()) ** 2
             plain += weight
             weighted += weight * of_key
             unweighted += of_key

@@ -61,6 +61,7 @@ def fill(web: Web) -> None:
             "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
             " VALUES ('old', '2024-12-01', 'a', 5, 0, 310)"
         )
+        oracle.post_planted()
         oracle.rows(
             "INSERT INTO counter (name, rolled_month, created) VALUES ('old', '2025-01-01', NOW())"
         )

@@ -40,7 +40,7 @@ def look(window: Look, system: Web) -> Iterator[Look]:
     yield window
     window.settle(system.url)
     with connect(system.options.mysql_url) as session:
-        for table in ("dead_row", "counter_slot"):
+        for table in ("dead_row", "counter_slot", "counter_ledger"):
             session.execute(f"DELETE FROM {table}")
 
 

@@ -18,15 +18,14 @@ from countersink.counting.apply.applier import Applied, Applier
 from countersink.counting.apply.key_caps import OVERFLOW, overflown_by_counter
 from countersink.counting.counters.deletion import delete_counter, removed_breakdowns
 from countersink.counting.errors import TrackedCounter, UnknownCounter, UnknownDimension
-from countersink.counting.ledger import Posting, key_weight
 from countersink.database.connection import connect
 from countersink.database.session import Session
-from countersink.database.sql import LABEL
 from countersink.runtime.dimensions import RowKey, check_dimensions, composite, values_of
 from countersink.store import Store
 from countersink.store.verify import verify
 from tests.support.entries import Database, entry, keys, ledger, minute
 from tests.support.entries import applier as new_applier
+from tests.support.ledger import post_planted
 
 
 @pytest.fixture
@@ -257,26 +256,14 @@ def test_verify_finds_a_breakdown_that_differs_from_its_counter(
 ) -> None:
     count(db.applier, ({"page": "/home", "country": "DE"}, 10))
     # Rows and ledger alike, as a program that knows nothing of breakdowns would do it.
-    weight = key_weight(composite(["/home"]).encode())
-    posting = Posting.of(bucket_of(db.session), 1, weight)
     db.session.execute("UPDATE counter_slot SET amount = amount + 1 WHERE counter = 'views#1'")
-    db.session.execute(
-        "UPDATE counter_ledger SET amount = amount + %s, checksum = checksum + %s"
-        " WHERE counter = 'views#1'",
-        (posting.amount, posting.checksum),
-    )
+    post_planted(db.session)
     for found in verify(verifying).differences, verify(verifying, views).differences:
         (difference,) = found
         assert (difference.counter, difference.problem) == (views, "breakdown")
         assert (difference.in_tables, difference.in_ledger) == (11, 10)
         assert "page (views#1)" in difference.detail
     db.store.counters.delete(views)
-
-
-def bucket_of(session: Session) -> int:
-    """The label of the one bucket that there is."""
-    ((label,),) = session.query(f"SELECT DISTINCT {LABEL} FROM counter_slot")
-    return int(label)
 
 
 def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(db: Database, views: str) -> None:

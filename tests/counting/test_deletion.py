@@ -292,4 +292,4 @@ def test_a_counter_that_is_counted_meanwhile_is_deleted_or_said_to_be_counted_to
 
 def is_page(request: Request, _reply: bytes) -> bool:
     text = request.text
-    return "FOR UPDATE" in text and "NOWAIT" not in text and "control" not in text
+    return "FOR UPDATE" in text and "NOWAIT" not in text and "counter_slot" in text

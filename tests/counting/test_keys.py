@@ -100,6 +100,7 @@ def counted(mysql_url: str) -> Iterator[Store]:
                 "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES"
                 f" ('views', '2026-10-18', UNHEX('{key_bytes(key).hex()}'), 1, {number})"
             )
+        oracle.post_planted()
     with Store(mysql_url) as store:
         yield store
 

@@ -6,9 +6,13 @@ from threading import Event
 
 import pytest
 
-from countersink.counting.ledger import Posting, merge, mergeable, post
+from countersink.counting.apply.amounts import Amounts
+from countersink.counting.apply.cells import add
+from countersink.counting.counters.deletion import delete_key
+from countersink.counting.ledger import BucketSums, merge, mergeable, post
 from countersink.database.app_connection import private_slot
 from countersink.database.session import Session, rerun
+from countersink.database.sql import day_label
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
@@ -18,6 +22,7 @@ from tests.support.app_connection import open_app, run
 from tests.support.ledger import held, posted
 from tests.support.waiting import eventually
 
+DAY = day_label(NOON.date())
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 
@@ -65,9 +70,11 @@ def test_a_fold_waits_for_nobody_and_nobody_for_it(
         store.increment(app, "views", "/b", 1, at=NOON)
         store.increment(idle[3], "views", "/b", 1, at=NOON)
         with worker.transaction():
-            post(worker, 9, [("views", Posting())])
+            sums = BucketSums()
+            sums.add("views", DAY, 0, 0)
+            post(worker, 9, sums)
             own.execute("SET SESSION innodb_lock_wait_timeout = 1")
-            assert merge(own, "views", -1) is not None
+            assert merge(own, "views", DAY, -1) is not None
             assert _amounts(session) == [(0, 11), (1, 1)]
         for connection in (app, idle[3]):
             connection.commit()
@@ -94,7 +101,8 @@ def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store)
                 run(
                     app,
                     "UPDATE counter_ledger SET posted_at = '2026-01-01'"
-                    f" WHERE counter = 'views' AND slot = {private_slot()}",
+                    f" WHERE counter = 'views' AND bucket = '{NOON.date()}' AND width = 4"
+                    f" AND slot = {private_slot()}",
                 )
                 app.commit()
             done += 1
@@ -106,7 +114,7 @@ def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store)
             while not stopping.is_set():
                 after: int | None = -1
                 while after is not None:
-                    after = rerun(partial(merge, session, "views", after))
+                    after = rerun(partial(merge, session, "views", DAY, after))
                     merged += after is not None
         return merged
 
@@ -135,3 +143,51 @@ def _merged(mysql_url: str) -> int:
             "SELECT COALESCE(SUM(amount), 0) FROM counter_ledger WHERE slot = 0"
         )
     return int(found)
+
+
+def test_a_bucket_without_rows_is_gone_from_the_ledger_and_its_counter_stays_known(
+    store: Store, session: Session, verifying: Session
+) -> None:
+    """A backfill's slot keeps its sum, of no bucket, as the records of backfills say so."""
+    for label, slot in ((DAY, 7), (DAY, 600), (DAY + 86_400, 9)):
+        amounts = Amounts()
+        amounts.add("views", label, "/a", slot)
+        with session.transaction():
+            add(session, slot, amounts)
+    delete_key(session, "views", "/a")
+    assert posted(session) == held(session) == {}
+    assert session.query(
+        "SELECT CAST(bucket AS CHAR), width, slot, amount FROM counter_ledger ORDER BY slot"
+    ) == [("1000-01-01 00:00:00", 0, 0, -600), ("1000-01-01 00:00:00", 0, 512, 600)]
+    assert store.totals.total("views") == 0
+    assert store.totals.daily("views") == []
+    assert verify(verifying).differences == []
+
+
+def test_a_bucket_whose_amounts_add_up_to_nothing_stays_in_the_ledger(session: Session) -> None:
+    amounts = Amounts()
+    for key, amount in (("/a", 5), ("/b", -5), ("/c", 2)):
+        amounts.add("views", DAY, key, amount)
+    with session.transaction():
+        add(session, 7, amounts)
+    delete_key(session, "views", "/c")
+    assert posted(session) == held(session) != {}
+
+
+def test_a_deletion_waits_for_no_row_of_the_ledger(
+    mysql_url: str, store: Store, session: Session
+) -> None:
+    """What an open transaction has posted stays, until the bucket is empty once more."""
+    with open_app(mysql_url) as app, open_app(mysql_url) as open_one:
+        store.increment(app, "views", "/b", 1, at=NOON)
+        store.increment(app, "views", "/a", 5, at=NOON)
+        app.commit()
+        store.increment(open_one, "views", "/z", 7, at=NOON)
+        session.execute("SET SESSION innodb_lock_wait_timeout = 1")
+        delete_key(session, "views", "/a")
+        open_one.commit()
+        assert posted(session) == held(session) != {}
+    assert store.totals.total("views") == 8
+    delete_key(session, "views", "/z")
+    assert store.totals.total("views") == 1
+    assert posted(session) == held(session)

@@ -145,7 +145,9 @@ def test_what_mariadb_alone_has(app: App) -> None:
 def test_a_counter_that_is_anything_else_is_refused(app: App) -> None:
     app.run(TABLE, "CREATE TABLE others LIKE orders")
     table = f"{app.schema}.orders"
-    app.own.execute("INSERT INTO counter_ledger VALUES ('counted', 17, 0, 0, NULL)")
+    app.own.execute(
+        "INSERT INTO counter_ledger VALUES ('counted', '2026-11-21', 4, 17, 0, 0, NULL)"
+    )
     assert "has counts already" in refusal(app, table, counter="counted")
     app.store.counters.set("berlin", time_zone="Europe/Berlin")
     app.store.counters.set("short", keep="day=30d")

@@ -115,6 +115,13 @@ ROWS = damages(
             slots("width = 5"),
             # a day that is an hour
             slots("width = 3"),
+            # a ledger's amounts of two days exchanged
+            (
+                f"UPDATE counter_ledger SET amount = amount + IF(bucket = '{DAY}', 1, -1)"
+                " WHERE counter = 'views'"
+            ),
+            # a ledger's day a week later
+            "UPDATE counter_ledger SET bucket = bucket + INTERVAL 7 DAY WHERE counter = 'views'",
             # a ledger's checksum
             "UPDATE counter_ledger SET checksum = checksum + 1 WHERE counter = 'views'",
         ],

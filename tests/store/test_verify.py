@@ -82,12 +82,12 @@ def test_rows_agree_with_the_ledger_in_whatever_slot_they_are(
 
 
 def test_a_difference_says_how_much_is_where(db: Database, verifying: Session) -> None:
-    plant(db.session, ("planted", "2026-11-21", "", 0, 0))
+    plant(db.session, ("planted", "2026-11-21", "", 0, 0), post=False)
     db.count(("/a", 10), ("/b", 1))
     db.session.execute("UPDATE counter_slot SET amount = amount + 2 WHERE amount = 10")
     db.session.execute("DELETE FROM counter_slot WHERE counter = 'views' AND amount = 1")
     roll_up_to_february(db.session, "planted too")
-    plant(db.session, ("planted too", "2026-01-01", "", 0, 3), width=5)
+    plant(db.session, ("planted too", "2026-01-01", "", 0, 3), width=5, post=False)
     assert found(verifying) == [
         ("planted", "no_ledger", 0, 0, 0),
         ("planted too", "no_ledger", 3, 0, 3),
@@ -130,12 +130,15 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
         for name in ("months", "months_wrong", "months_alone", "rolled_up", "rolled_up_wrong")
     ]
     wrong = [
-        ("less", 1, 5, 0, None),
-        ("months_wrong", 1, 1, 0, None),
-        ("more_as_much", 1, -5, 0, None),
+        (name, day, 4, 1, amount, 0, None)
+        for name, amount in (
+            *(("less", 5), ("months_wrong", 1), ("more_as_much", -5)),
+            *(("ledger_alone", 5), ("rolled_up_wrong", 1)),
+        )
     ]
-    wrong += [("ledger_alone", 1, 5, 0, None), ("rolled_up_wrong", 1, 1, 0, None)]
-    zero = [("ledger_alone_zero", 1, 5, 0, None), ("ledger_alone_zero", 2, -5, 0, None)]
+    zero = [
+        ("ledger_alone_zero", day, 4, slot, amount, 0, None) for slot, amount in ((1, 5), (2, -5))
+    ]
     slots += [("exchanged", day, key, 4, 1, amount) for key, amount in ((b"a", 1), (b"b", 2))]
     session.insert_rows(SLOTS, [*slots, *months], 1000)
     post_planted(session)
@@ -274,7 +277,9 @@ def test_what_is_just_being_tracked_or_is_tracked_no_more_is_no_alarm(
 @pytest.mark.parametrize("counter", [None, "views"])
 def test_a_lost_row_of_control_is_named(mysql_url: str, counter: str | None) -> None:
     with connect(mysql_url) as session:
-        session.execute("INSERT INTO counter_ledger VALUES ('views', 0, 0, 0, NULL)")
+        session.execute(
+            "INSERT INTO counter_ledger VALUES ('views', '2026-11-21', 4, 0, 0, 0, NULL)"
+        )
         session.execute("DELETE FROM control")
     with open_session(mysql_url) as session, pytest.raises(Refused, match="control is missing"):
         verify(session, counter)
@@ -318,7 +323,8 @@ def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Sessi
         (run, run, new_run(session)),
     )
     assert in_short(verifying) == [("backfill", 3, 0)]
-    session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4, 0, NULL)", (COUNTER,))
+    posted = f"INSERT INTO counter_ledger VALUES ('{COUNTER}', '2026-03-14', 4, 600, 4, 0, NULL)"
+    session.execute(posted)
     assert in_short(verifying) == [("backfill", 3, 4), ("sum", 0, 4)][::-1]
     session.execute("UPDATE counter_ledger SET amount = 3")
     assert [problem for problem, _, _ in in_short(verifying)] == ["sum"]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import date
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import pymysql
 
+from tests.support.ledger import post_planted
 from tests.support.traffic import Cell
 
 SLOTS = """
     SELECT counter, DATE(bucket), counter_key, CAST(SUM(amount) AS CHAR)
     FROM counter_slot GROUP BY counter, DATE(bucket), counter_key
 """
-LEDGER = "SELECT counter, CAST(SUM(amount) AS CHAR) FROM counter_ledger GROUP BY counter"
+LEDGER = """
+    SELECT counter, DATE(bucket), CAST(SUM(amount) AS CHAR)
+    FROM counter_ledger GROUP BY counter, DATE(bucket)
+"""
 
 
 def connect(mysql_url: str) -> pymysql.Connection[Any]:
@@ -48,9 +53,21 @@ class Oracle:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """All rows of a query."""
+        return self.query(sql)
+
+    def post_planted(self) -> None:
+        """Post the rows that a test has planted, as if they had been counted."""
+        post_planted(self)
+
+    def query(self, sql: str, args: tuple[object, ...] = (), /) -> list[tuple[Any, ...]]:
+        """As a session's."""
         with self.connection.cursor() as cursor:
-            cursor.execute(sql)
+            cursor.execute(sql, args or None)
             return list(cursor.fetchall())
+
+    def execute(self, sql: str, args: tuple[object, ...] = (), /) -> int:
+        """As a session's."""
+        return len(self.query(sql, args))
 
     def totals(self) -> dict[Cell, int]:
         """The sum over slots per counter, day and key."""
@@ -61,7 +78,10 @@ class Oracle:
 
     def ledger(self) -> dict[str, int]:
         """The ledger's sum per counter."""
-        return {_text(counter): int(total) for counter, total in self.rows(LEDGER)}
+        found: Counter[str] = Counter()
+        for counter, _, total in self.rows(LEDGER):
+            found[_text(counter)] += int(total)
+        return dict(found)
 
     def guards(self) -> int:
         """How many entries are on record as applied."""
@@ -83,14 +103,16 @@ class Oracle:
             for counter, day, key in sorted(expected.keys() | totals.keys())
             if expected.get((counter, day, key)) != totals.get((counter, day, key))
         ]
-        sums: Counter[str] = Counter()
-        for (counter, _, _), total in totals.items():
-            sums[counter] += total
-        ledger = self.ledger()
+        sums: Counter[tuple[str, date]] = Counter()
+        for (counter, day, _), total in totals.items():
+            sums[counter, day] += total
+        ledger = Counter(
+            {(_text(name), day): int(amount) for name, day, amount in self.rows(LEDGER)}
+        )
         lines += [
-            f"{counter}: ledger {ledger.get(counter)}, slots {sums.get(counter)}"
-            for counter in sorted(sums.keys() | ledger.keys())
-            if sums.get(counter) != ledger.get(counter)
+            f"{counter} {day}: ledger {ledger[counter, day]}, slots {sums[counter, day]}"
+            for counter, day in sorted(sums.keys() | ledger.keys())
+            if sums[counter, day] != ledger[counter, day]
         ]
         return lines
 

@@ -9,6 +9,7 @@ from typing import Any
 from countersink.counting.counters.buckets import NUMBER, Width
 from countersink.database.session import Session
 from countersink.database.sql import datetime_of
+from tests.support.ledger import post_planted
 
 Put = Callable[..., None]
 """Makes a counter c by :func:`put_scheme`, and counts events of the Unix minutes that are its first
@@ -45,17 +46,23 @@ def put_scheme(
     session.execute("UPDATE control SET catalog_version = catalog_version + 1")
 
 
-def plant(session: Session, *rows: tuple[Any, ...], width: int = NUMBER["day"]) -> None:
-    """Insert slot rows (counter, bucket, key, slot, amount), as SQL by hand does."""
+def plant(
+    session: Session, *rows: tuple[Any, ...], width: int = NUMBER["day"], post: bool = True
+) -> None:
+    """Insert slot rows (counter, bucket, key, slot, amount), and post them to the ledger; without
+    ``post`` only insert them.
+    """
     session.insert_rows(
         "counter_slot (counter, bucket, counter_key, slot, amount, width)",
         [(*row, width) for row in rows],
         1000,
     )
+    if post:
+        post_planted(session)
 
 
 def put_rows(session: Session, rows: Iterable[WidthRow], *, slots: Sequence[int] = (1,)) -> None:
-    """Rows of these widths, in each of some slots."""
+    """Insert rows of these widths in each of some slots, and post them to the ledger."""
     session.insert_rows(
         "counter_slot (counter, bucket, counter_key, width, slot, amount)",
         [
@@ -65,3 +72,4 @@ def put_rows(session: Session, rows: Iterable[WidthRow], *, slots: Sequence[int]
         ],
         1000,
     )
+    post_planted(session)

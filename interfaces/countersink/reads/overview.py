@@ -12,8 +12,8 @@ from countersink.counting.counters import buckets
 from countersink.counting.counters.all_counters import (
     counter_names,
     known_names,
-    ledger_totals,
     names_in_parts,
+    totals_of,
 )
 from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import Selection
@@ -239,7 +239,7 @@ def _page_by_number(values: SortValues, query: OverviewQuery) -> tuple[list[str]
 
 
 def _totals(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
-    found = ledger_totals(snapshot.session, names)
+    found = totals_of(snapshot.session, names)
     for name in found.keys() & snapshot.pending.cells.keys():
         found[name] += sum(snapshot.pending.cells[name].values())
     return found

@@ -44,10 +44,10 @@ TOTALS = """
     GROUP BY counter, counter_key
 """
 LEDGER = """
-    SELECT counter, CAST(SUM(amount) AS CHAR) FROM (
-        SELECT counter, amount FROM counter_slot
-        UNION ALL SELECT counter, -amount FROM counter_ledger) AS all_rows
-    GROUP BY counter HAVING SUM(amount) <> 0
+    SELECT counter, bucket, width, CAST(SUM(amount) AS CHAR) FROM (
+        SELECT counter, bucket, width, amount FROM counter_slot
+        UNION ALL SELECT counter, bucket, width, -amount FROM counter_ledger) AS all_rows
+    GROUP BY counter, bucket, width HAVING SUM(amount) <> 0
 """
 TABLES = ("counter_slot", "counter_ledger", "counter")
 FINE = """
@@ -263,11 +263,11 @@ def count_in_app(
         (counter, *bucket, key.encode(), slot, amount),
     )
     cursor.execute(
-        "INSERT INTO counter_ledger (counter, slot, amount, checksum, posted_at)"
-        " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3) - INTERVAL 2 HOUR)"
+        "INSERT INTO counter_ledger (counter, bucket, width, slot, amount, checksum, posted_at)"
+        " VALUES (%s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3) - INTERVAL 2 HOUR)"
         " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount),"
         " checksum = checksum + VALUES(checksum)",
-        (counter, 1024 + slot, amount, checksum(" ".join(bucket), key.encode(), amount)),
+        (counter, *bucket, 1024 + slot, amount, checksum(key.encode(), amount)),
     )
 
 

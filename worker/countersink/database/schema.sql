@@ -16,14 +16,17 @@ CREATE TABLE IF NOT EXISTS counter_slot (
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The ledger: the sum of everything ever applied to a counter, by slot; verify compares counter_slot with it. It is never compacted.
+-- The ledger: the sum of each bucket of a counter, by slot. Sums over all keys are read from it, and verify compares counter_slot with it.
 CREATE TABLE IF NOT EXISTS counter_ledger (
     counter   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    bucket    DATETIME NOT NULL COMMENT 'as in counter_slot; 1000-01-01, with width 0: what belongs to no bucket, whose sum over all slots is 0',
+    width     TINYINT UNSIGNED NOT NULL COMMENT 'as in counter_slot',
     slot      SMALLINT UNSIGNED NOT NULL COMMENT 'as in counter_slot; from 1024 on: connections of applications, whose rows are added to slot 0 later',
     amount    DECIMAL(38, 0) NOT NULL,
-    checksum  DECIMAL(38, 0) NOT NULL COMMENT 'sum over the rows of amount x weight of the key x weight of the bucket; exact modulo 2147483647',
+    checksum  DECIMAL(38, 0) NOT NULL COMMENT 'sum over the rows of amount x square of the CRC-32 of the key; exact modulo 2147483647',
     posted_at DATETIME(3) NULL COMMENT 'UTC; time of the last posting of an application to the row; NULL: the row is of no application',
-    PRIMARY KEY (counter, slot)
+    PRIMARY KEY (counter, bucket, width, slot),
+    KEY by_posted_at (posted_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The guards: one row per applied stream entry, inserted in the transaction that applied it.

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.counting.errors import UnknownCounter
-from countersink.counting.ledger import Posting, post
+from countersink.counting.ledger import post_transfer
 from countersink.database.errors import Unavailable
 from countersink.database.session import Connect, Session, explained, rerun, rerun_transaction
 from countersink.database.sql import CELLS_PER_STATEMENT, label_time, parts
@@ -206,7 +206,7 @@ def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any,
         where = "counter = %s AND bucket = %s AND width = %s"
         delete_rows(session, where, (counter, *bucket), EVERYTHING)
     # A ledger row marks the counter as counted; verify compares it with the table instead.
-    post(session, 0, [(counter, Posting())])
+    post_transfer(session, counter, 0)
 
 
 def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> None:

@@ -250,18 +250,17 @@ def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
 
 
 def _against_ledger(name: str, tables: Side, ledger: Side) -> Iterator[Difference]:
-    held, posted = tables.sum, ledger.sum
     if tables.rows and not ledger.rows:
         detail = f"{plural(tables.rows, 'row')}, though the ledger has nothing of this counter"
-        yield Difference(name, "no_ledger", held.amount, 0, detail)
-    elif held != posted:
-        surplus = held.amount - posted.amount
+        yield Difference(name, "no_ledger", tables.amount, 0, detail)
+    elif (tables.amount, tables.checksum) != (ledger.amount, ledger.checksum):
+        surplus = tables.amount - ledger.amount
         problem: Problem = "sum" if surplus else "checksum"
         direction = "more" if surplus > 0 else "less"
         detail = f"the tables hold {abs(surplus):,} {direction} than the ledger"
         if not surplus:
             detail = "the sums agree, but keys, buckets or amounts of rows were exchanged"
-        yield Difference(name, problem, held.amount, posted.amount, detail)
+        yield Difference(name, problem, tables.amount, ledger.amount, detail)
 
 
 _BROKEN_DOWN: Final = "counter_key = ''"

@@ -4,7 +4,7 @@ settings of counters that they need are kept for a minute (``SettingsCache``).
 The number of the connection decides which slot a row goes to (see
 :mod:`countersink.database.app_connection`), so that transactions of different connections do not
 wait for each other. Compaction moves the rows to slot 0 later. One more statement for the counter,
-and one for each breakdown, adds the sum to the ledger, in a row for this connection. If one
+and one for each breakdown, adds the sums to the ledger, in rows for this connection. If one
 statement fails, all are rolled back.
 
 The transaction locks neither the row ``control`` nor the counter's row, so it does not wait for a
@@ -289,8 +289,7 @@ class Increments:
         with all_or_nothing(connection):
             for cells in added.chunks(ROWS_PER_STATEMENT):
                 execute(connection, self._insert(found, cells))
-            for name, posting in sums.postings().items():
-                post_in(connection, self._database, name, posting)
+            post_in(connection, self._database, sums)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
         """Delete the rows of a key, if any, with their sketches: in the connection's transaction
@@ -386,9 +385,8 @@ def delete_rows(connection: AppConnection, database: str, counter: str, key: byt
         sketched += conditions[-1:] if has_members else []
     _delete(connection, table, conditions)
     _delete(connection, f"{database}.visitor_slot", sketched)
-    # On this connection's row of the ledger, so that no other transaction waits for this one.
-    for posting in deleted.postings().values():
-        post_in(connection, database, counter, -posting)
+    # On this connection's rows of the ledger, so that no other transaction waits for this one.
+    post_in(connection, database, -deleted)
     return bool(found)
 
 

@@ -282,10 +282,11 @@ class Pass:
     def _fold(self) -> None:
         """For each selected counter, add up ledger rows: those of applications' slots that have not
         changed for an hour are added to the row of slot 0."""
-        for name in self.mover.run(ledger.mergeable):
+        for name, label in self.mover.run(ledger.mergeable):
             after: int | None = -1 if self._options.counter in (None, counter_of(name)) else None
             while after is not None and not self.pace.stopped:
-                after = self.mover.run(partial(ledger.merge, counter=name, after=after))
+                merge = partial(ledger.merge, counter=name, label=label, after=after)
+                after = self.mover.run(merge)
                 self._rest()
 
     def _rest(self) -> None:

@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.buckets import width_of
 from countersink.counting.errors import DamagedSketch, NoSketches
-from countersink.counting.ledger import BucketSums, post
+from countersink.counting.ledger import BucketSums, post, subtract
 from countersink.counting.visitors import rows as sketches
 from countersink.database import sessions, sql
 from countersink.database.errors import Conflict
@@ -98,8 +98,6 @@ def move(session: Session, part: BucketRange) -> Moved:
         moved = sum(one.moving for one in moving)
         if moving:
             sums = _add(session, part, moving)
-            if part.to is not None:
-                _post(session, part, part.to, moving, sums)
             _move_sketches(session, part, moving)
             deleted = _delete(session, part)
             if deleted != moved:
@@ -107,6 +105,8 @@ def move(session: Session, part: BucketRange) -> Moved:
                     f"{moved:,} rows were added up and {deleted:,} deleted, so nothing was moved:"
                     " rows came in between, which InnoDB at REPEATABLE READ does not allow"
                 )
+            if part.to is not None:
+                _post(session, part, part.to, moving, sums)
     before = sum(one.rows for one in moving)
     return Moved(before, len(moving) if part.to is None else before - moved, moved)
 
@@ -174,8 +174,8 @@ def _post(
         left.add_row(part.counter, one.bucket, one.key, one.amount)
     for key, amount in sums:
         came.add_row(part.counter, to.label, key, amount)
-    moved = came.postings()[part.counter] - left.postings()[part.counter]
-    post(session, COMPACTED, [(part.counter, moved)])
+    post(session, COMPACTED, came)
+    subtract(session, left)
 
 
 def _move_sketches(session: Session, part: BucketRange, moving: list[_Key]) -> None:

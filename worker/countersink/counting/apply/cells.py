@@ -67,10 +67,10 @@ class CellWriter:
         self._session.execute(f"{_INSERT}{', '.join(values)}{self._clause}")
 
     def post(self) -> None:
-        """Post the sums of all written cells to the ledger, one row for each counter. Call this
-        once, after the last :meth:`write`.
+        """Post the sums of all written cells to the ledger, one row for each bucket of a counter.
+        Call this once, after the last :meth:`write`.
         """
-        post(self._session, self.slot, self._written.postings().items())
+        post(self._session, self.slot, self._written)
 
     def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> None:
         """Append the SQL literals of one bucket's cells to ``values``, and remember their sum and
@@ -88,12 +88,10 @@ class CellWriter:
         values += [
             f"{head}{key.hex()}{tail}{amount:d})" for key, amount in zip(keys, amounts, strict=True)
         ]
-        # A key's weight is a square plus one; calling key_weight for each key costs five times as
-        # much.
+        # Calling add_row for each key costs five times as much.
         crcs = [*map(crc32, keys)]
-        total = sum(amounts)
-        weighed = sum(map(mul, map(mul, crcs, crcs), amounts)) + total
-        self._written.add(counter, bucket, total, weighed)
+        weighted = sum(map(mul, map(mul, crcs, crcs), amounts))
+        self._written.add(counter, bucket, sum(amounts), weighted)
 
     def _around(self, counter: str, bucket: int) -> tuple[str, str]:
         """Return the SQL text before and the text after the hex digits of a key, in the VALUES of a

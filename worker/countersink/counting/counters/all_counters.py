@@ -3,7 +3,7 @@ time, and whether a rise of each counter is good. Checks whether a counter is in
 of counters that have no row in ``counter``, and deletes rows that are not used. Tells names of
 breakdowns (``page_views#1``) from other names.
 
-Names are read in parts. Totals are added up from the rows of the counters, or read from the ledger.
+Names are read in parts. Totals are read from the ledger, those of tracked tables from their rows.
 One statement reads hundreds of counters.
 """
 
@@ -22,11 +22,7 @@ from countersink.runtime.limits import is_name
 
 NAMES_PER_QUERY: Final = 10_000
 """Maximum number of names per query."""
-_NAMED: Final = (
-    ("counter_ledger", "counter"),
-    ("counter_slot FORCE INDEX (PRIMARY)", "counter"),
-    ("counter", "name"),
-)
+_NAMED: Final = (("counter_ledger FORCE INDEX (PRIMARY)", "counter"), ("counter", "name"))
 """Each table that has names of counters, and its column with the name, which is indexed."""
 _COUNTERS_PER_QUERY: Final = 500
 _MADE: Final = {"counter": " AND created IS NOT NULL"}
@@ -197,36 +193,25 @@ def delete_unused_rows(session: Session) -> None:
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
     """Return the total of all time of each counter, by name, in the order of ``names``; 0 for
-    unknown counters. Totals are added up from the rows of the counters in ``counter_slot``.
-    """
-    return dict.fromkeys(names, 0) | _by_counter(session, "counter_slot", names)
-
-
-def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """Return the total of all time of each counter, by name; 0 for unknown counters. It is read
-    from the ledger, which has far fewer rows than ``counter_slot``: one for each counter and slot.
+    unknown counters. It is read from the ledger, which has one row where ``counter_slot`` has one
+    for each key.
 
     Counters of tracked tables are not in the ledger, because triggers post nothing there. Their
     totals are added up from their rows in ``counter_slot``.
     """
     tracked = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
-    plain = [name for name in names if name not in tracked]
-    found = totals_of(session, [name for name in names if name in tracked])
-    return dict.fromkeys(names, 0) | found | _by_counter(session, "counter_ledger", plain)
-
-
-def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the sum of a table's amounts for each counter of ``names`` that has rows there. The
-    table is ``counter_slot`` or ``counter_ledger``.
-    """
-    found: dict[str, int] = {}
-    for some in parts(names, _COUNTERS_PER_QUERY):
-        rows = session.query(
-            f"SELECT counter, SUM(amount) FROM {table} FORCE INDEX (PRIMARY)"
-            f" WHERE counter IN ({marks(some)}) GROUP BY counter",
-            some,
-        )
-        found |= {name: int(amount) for name, amount in rows}
+    found = dict.fromkeys(names, 0)
+    for table, wanted in (
+        ("counter_ledger", [name for name in names if name not in tracked]),
+        ("counter_slot", [name for name in names if name in tracked]),
+    ):
+        for some in parts(wanted, _COUNTERS_PER_QUERY):
+            for name, amount in session.query(
+                f"SELECT counter, SUM(amount) FROM {table} FORCE INDEX (PRIMARY)"
+                f" WHERE counter IN ({marks(some)}) GROUP BY counter",
+                some,
+            ):
+                found[name] = int(amount)
     return found
 
 

@@ -7,8 +7,8 @@ the rows and the gaps between them, so the DELETE that follows finds the same ro
 
 Backfills post their amounts to the ledger's rows of slots 512 to 1023. ``verify`` compares these
 rows with the records of backfills (chunks and corrections). So a function that deletes records also
-moves their amounts from these rows to the ledger's row of slot 0. (The amounts of the counter's
-rows are subtracted from the row of slot 0 when they are deleted.) The last chunks of a source are
+moves their amounts from these slots to slot 0 of the ledger. (The amounts of the counter's rows are
+subtracted in slot 0 when they are deleted.) The last chunks of a source are
 deleted first: the source then looks as if these chunks had not been read yet.
 """
 
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from countersink.counting.ledger import BucketSums, Posting, post
+from countersink.counting.ledger import BucketSums, post_transfer, subtract
 from countersink.counting.visitors import rows as sketches
 from countersink.database.errors import Conflict
 from countersink.database.session import Session
-from countersink.database.sql import BACKFILL_SLOTS, LABEL, label_time
+from countersink.database.sql import LABEL, label_time
 
 Position = tuple[datetime, bytes]
 """(bucket, key) of a row of ``counter_slot``."""
@@ -58,7 +58,7 @@ def delete_rows(
     session: Session, where: str, args: tuple[object, ...], size: int, wait: str = ""
 ) -> tuple[Deleted, Position | None]:
     """Delete the first ``size`` rows of a range of ``counter_slot``, in the order of the primary
-    key, with their sketches. Subtract their amounts from the ledger's row of slot 0.
+    key, with their sketches. Subtract their amounts from the ledger.
 
     Args:
         session: in a transaction.
@@ -87,8 +87,8 @@ def delete_rows(
     counter, deleted = str(args[0]), BucketSums()
     for amount, label, key, _ in rows:
         deleted.add_row(counter, label, key, amount)
-    _subtract(session, deleted)
     sketches.delete(session, counter, [row[1:] for row in rows])
+    subtract(session, deleted)
     _, label, key, _ = rows[-1]
     return Deleted(len(rows), sum(row[0] for row in rows)), (label_time(label), key)
 
@@ -97,7 +97,7 @@ def delete_buckets(
     session: Session, counter: str, key: bytes, after: datetime | None, size: int
 ) -> tuple[Deleted, datetime | None]:
     """Delete a key's rows in the next few buckets of a counter, about ``size`` rows, with their
-    sketches. Subtract their amounts from the ledger's row of slot 0.
+    sketches. Subtract their amounts from the ledger.
 
     A bucket is deleted as a whole. To end within a bucket, rows would have to be sorted by slot,
     and MySQL would read all rows of the key for that.
@@ -146,14 +146,9 @@ def delete_buckets(
     sums = BucketSums()
     for label, _, amount in found:
         sums.add_row(counter, label, key, int(amount))
-    _subtract(session, sums)
     sketches.delete_key(session, where, args)
+    subtract(session, sums)
     return Deleted(number, sum(int(each[2]) for each in found)), last
-
-
-def _subtract(session: Session, deleted: BucketSums) -> None:
-    """Subtract the sums of deleted rows from the ledger's row of slot 0."""
-    post(session, 0, [(counter, -posting) for counter, posting in deleted.postings().items()])
 
 
 _ROWS_PER_CHUNK: Final = 200
@@ -176,7 +171,7 @@ def end_runs(session: Session, counter: str) -> None:
 
 def delete_corrections(session: Session, counter: str, size: int) -> bool:
     """Delete up to ``size`` corrections of a counter, all of the same reconcile run, and move their
-    amounts to the ledger's row of slot 0. (Records of the run about keys that needed no correction
+    amounts to slot 0 of the ledger. (Records of the run about keys that needed no correction
     are deleted in the same way.)
 
     Returns:
@@ -200,13 +195,13 @@ def delete_corrections(session: Session, counter: str, size: int) -> bool:
         " ORDER BY bucket, width, counter_key LIMIT %s",
         (run, len(rows)),
     )
-    _to_slot_0(session, counter, sum(amount for (amount,) in rows))
+    post_transfer(session, counter, -sum(amount for (amount,) in rows))
     return True
 
 
 def delete_chunks(session: Session, counter: str, size: int) -> bool:
     """Delete the last few chunks of one source of the counter, with their journals and samples, and
-    move their amounts to the ledger's row of slot 0. (Amounts of a reconcile's chunks are not
+    move their amounts to slot 0 of the ledger. (Amounts of a reconcile's chunks are not
     moved, because they were never added to the counter.) If the source has no chunks, delete the
     source itself.
 
@@ -251,11 +246,5 @@ def delete_chunks(session: Session, counter: str, size: int) -> bool:
         (start_at, first_line - 1, bytes(32), source),
     )
     if not found[0][0]:
-        _to_slot_0(session, counter, sum(amount for _, _, amount in chunks))
+        post_transfer(session, counter, -sum(amount for _, _, amount in chunks))
     return True
-
-
-def _to_slot_0(session: Session, counter: str, amount: int) -> None:
-    # From one row of the ledger to another: checksums over all slots stay equal.
-    post(session, 0, [(counter, Posting(amount))])
-    post(session, BACKFILL_SLOTS.start, [(counter, Posting(-amount))])

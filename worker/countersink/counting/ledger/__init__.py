@@ -1,19 +1,22 @@
-"""The ledger (``counter_ledger``): sums and checksums of everything that was applied to counters.
-This module makes postings and their checksums, in Python and in SQL, and merges the many rows of
-applications' connections into one for each counter. ``Difference`` is a problem found by comparing
-the tables with the ledger; see ``balance.py``.
+"""The ledger (``counter_ledger``): sum and checksum of each bucket of each counter, by slot. This
+module posts to it, deletes rows that add up to nothing, and merges the many rows of applications'
+connections into one for each bucket. ``Difference`` is a problem found by comparing the tables with
+the ledger; see ``balance.py``.
 
-A *posting* is two numbers: the sum of the amounts of some rows, and a checksum of these rows. Every
-transaction that adds, deletes or moves rows of a counter adds a posting to the ledger. (Triggers of
-tracked tables post nothing.) So in any snapshot, the posting of all rows of a counter that belongs
-to no tracked table equals the sum of the counter's rows in the ledger.
+Every transaction that adds, deletes or moves rows of a counter posts the change of each bucket: it
+adds the sum of the amounts, and a checksum, to the ledger. (Triggers of tracked tables post
+nothing.) So in any snapshot, the ledger's sum of a bucket equals the sum of the bucket's rows, if
+the counter belongs to no tracked table. Readers take the sum over all keys from the ledger, which
+has one row where ``counter_slot`` has one for each key.
 
-Checksums can be added up, in Python and in SQL. The checksum of rows is the sum of ``amount * key
-weight * bucket weight``, modulo a prime. A weight is the square of a CRC-32, plus one. Servers and
-zlib compute a CRC fast. The square is not linear, so exchanges among similar keys or buckets do not
-cancel out. A change of rows without a posting stays unnoticed with a probability of one in two
-thousand million. The checksum is no signature, because one can search for keys with the same
-weight. Rows of the amount 0 add nothing.
+Checksums can be added up, in Python and in SQL. The ledger's column ``checksum`` is the sum of
+``amount * square of the key's CRC-32``, modulo a prime. To compare a counter with the ledger, both
+are added up to the sum of ``amount * key weight * bucket weight``. A weight is the square of a
+CRC-32, plus one; the plus one of the key is the ledger's amount. So it matters to which bucket of
+the ledger a change was posted, too. Servers and zlib compute a CRC fast. The square is not linear,
+so exchanges among similar keys or buckets do not cancel out. A change of rows without a posting
+stays unnoticed with a probability of one in two thousand million. The checksum is no signature,
+because one can search for keys with the same weight. Rows of the amount 0 add nothing.
 
 Each connection of an application posts to its own rows, so that transactions never wait for each
 other in the ledger. A scheduled job merges these rows, so that their number stays small: it adds
@@ -23,17 +26,29 @@ There, a transaction that began before the merge fails, and can be run again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
-from functools import lru_cache
+from datetime import date, datetime
+from itertools import groupby
 from operator import itemgetter
 from typing import Final, Literal
 from zlib import crc32
 
 from countersink.database.app_connection import AppConnection, execute, private_slot
 from countersink.database.session import Session
-from countersink.database.sql import PRIVATE_SLOTS, label_text, width_number
+from countersink.database.sql import (
+    BACKFILL_SLOTS,
+    COMPACTED,
+    KEYS_PER_STATEMENT,
+    LABEL,
+    PRIVATE_SLOTS,
+    label_of,
+    label_text,
+    label_time,
+    labels_where,
+    parts,
+    width_number,
+)
 
 Problem = Literal[
     "sum",
@@ -81,14 +96,16 @@ class Difference:
         return self.in_tables - self.in_ledger
 
 
+NO_BUCKET: Final = label_of(datetime(1000, 1, 1), 0)  # noqa: DTZ001 (naive, as DATETIME is)
+"""Label for what is posted to no bucket: the first DATETIME, with the width 0. Over all slots its
+sum is 0. It marks a counter as counted whose buckets are gone."""
 _ROWS_PER_STATEMENT: Final = 500
+_DELETED_PER_STATEMENT: Final = 250
 
 
 ROWS_PER_MERGE: Final = 100
-"""Number of rows of a counter that one transaction merges."""
-_UNCHANGED: Final = (
-    f"slot >= {PRIVATE_SLOTS.start:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
-)
+"""Number of rows of a bucket that one transaction merges."""
+_UNCHANGED: Final = "posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
 """SQL condition for the rows to merge: hardly any open transaction is idle for an hour."""
 
 
@@ -103,130 +120,171 @@ _AMOUNT: Final = f"CAST(amount MOD {MODULUS:d} AS SIGNED)"
 """SQL for the amount as an integer, because servers multiply decimals more slowly."""
 
 CHECKSUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {_BUCKET}), 0)"
-"""SQL for the checksum of rows, up to a multiple of the modulus."""
-
-
-@dataclass(frozen=True, slots=True)
-class Posting:
-    """The sum and the checksum of rows that were added to a counter; or, negated, of rows that were
-    deleted.
-
-    Attributes:
-        amount: sum of the amounts.
-        checksum: checksum of the rows, as the module defines it.
-    """
-
-    amount: int = 0
-    checksum: int = 0
-
-    @staticmethod
-    def of(label: int, amount: int, key_sum: int) -> "Posting":
-        """Return the posting of some rows that are in one bucket.
-
-        Args:
-            label: the bucket's label.
-            amount: sum of the amounts.
-            key_sum: sum of the amounts, each multiplied by the weight of its key.
-
-        Raises:
-            OverflowError: the bucket is after the year 9999.
-        """
-        return Posting(amount, key_sum * bucket_weight(label) % MODULUS)
-
-    def __add__(self, other: "Posting") -> "Posting":
-        return Posting(self.amount + other.amount, (self.checksum + other.checksum) % MODULUS)
-
-    def __neg__(self) -> "Posting":
-        return Posting(-self.amount, -self.checksum % MODULUS)
-
-    def __sub__(self, other: "Posting") -> "Posting":
-        return self + -other
+"""SQL for the checksum of rows of ``counter_slot``, up to a multiple of the modulus."""
+LEDGER_CHECKSUM: Final = f"SUM(CAST((amount + checksum) MOD {MODULUS:d} AS SIGNED) * {_BUCKET})"
+"""SQL for the same checksum from rows of the ledger."""
 
 
 class BucketSums:
-    """Collects sums of rows by counter and bucket, and makes postings of them."""
+    """Collects sums of rows by counter and bucket, to post them to the ledger."""
 
     def __init__(self) -> None:
         self._sums: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
 
-    def add(self, counter: str, label: int, amount: int, key_sum: int) -> None:
-        """Add the sums of some rows of a bucket: of their amounts, and (``key_sum``) of each amount
-        times :func:`key_weight` of its key."""
+    def add(self, counter: str, label: int, amount: int, weighted: int) -> None:
+        """Add the sums of some rows of a bucket: of their amounts, and (``weighted``) of each
+        amount times the square of the CRC-32 of its key."""
         sums = self._sums[counter, label]
         sums[0] += amount
-        sums[1] += key_sum
+        sums[1] += weighted
 
     def add_row(self, counter: str, label: int, key: bytes, amount: int) -> None:
-        """Add one row: its amount, and the amount times the weight of its key."""
-        self.add(counter, label, amount, amount * key_weight(key))
+        """Add one row."""
+        self.add(counter, label, amount, amount * crc32(key) ** 2)
 
-    def postings(self) -> dict[str, Posting]:
-        """Return one posting for each counter that was added, by name, even if its sums are 0.
-        Raise OverflowError if a bucket is after the year 9999."""
-        found: dict[str, Posting] = {}
-        for (counter, label), (amount, key_sum) in self._sums.items():
-            posting = Posting.of(label, amount, key_sum)
-            found[counter] = found.get(counter, Posting()) + posting
-        return found
+    def __neg__(self) -> "BucketSums":
+        negated = BucketSums()
+        for (counter, label), (amount, weighted) in self._sums.items():
+            negated.add(counter, label, -amount, -weighted)
+        return negated
+
+    def __iter__(self) -> Iterator[tuple[str, int, int, int]]:
+        """Yield (counter, bucket's label, amount, checksum) in the order of the primary key, also
+        where both sums are 0."""
+        for (counter, label), (amount, weighted) in sorted(self._sums.items()):
+            yield counter, label, amount, weighted % MODULUS
 
 
-def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -> None:
-    """Add postings to the ledger's rows of one slot. A counter without such a row gets one.
+def post(session: Session, slot: int, sums: BucketSums) -> None:
+    """Add sums to the ledger's rows of one slot. Missing rows are inserted.
 
     Args:
-        session: in the transaction that changes the rows of the counters.
-        slot: the slot of the writer. It is 0 for a transaction that moves or deletes rows, whatever
-            slots these rows have.
-        postings: (name of the counter, posting).
+        session: in the transaction that adds the rows to the counters.
+        slot: the slot of the writer.
+        sums: the sums of the rows.
+
+    Raises:
+        OverflowError: a bucket is after the year 9999.
+        StoreError: the statement failed.
     """
-    rows = [
-        (counter, slot, posting.amount, posting.checksum)
-        for counter, posting in sorted(postings, key=itemgetter(0))
-    ]
-    into = "counter_ledger (counter, slot, amount, checksum)"
+    into = "INSERT INTO counter_ledger (counter, bucket, width, slot, amount, checksum) VALUES "
     clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum")
-    session.insert_rows(into, rows, _ROWS_PER_STATEMENT, clause)
+    rows = [
+        f"({session.literal(counter)}, '{label_text(label)}', {width_number(label):d}, {slot:d},"
+        f" {amount:d}, {checksum:d})"
+        for counter, label, amount, checksum in sums
+    ]
+    for some in parts(rows, _ROWS_PER_STATEMENT):
+        session.execute(f"{into}{', '.join(some)}{clause}")
 
 
-def post_in(connection: AppConnection, database: str, counter: str, posting: Posting) -> None:
-    """Add a posting to the ledger in a transaction of the application: to the row of the
-    connection's own slot. The row is inserted if it is missing.
+def post_in(connection: AppConnection, database: str, sums: BucketSums) -> None:
+    """Add sums to the ledger in a transaction of the application: to the rows of the connection's
+    own slot. Missing rows are inserted.
 
     Args:
         connection: the application's connection, in a transaction.
         database: quoted name of the database that has the tables.
-        counter: the counter's name, already checked.
-        posting: the posting.
+        sums: the sums of rows of counters whose names were checked.
 
     Raises:
         The errors of the application's driver.
     """
-    amount, checksum = posting.amount, posting.checksum
-    execute(
-        connection,
-        f"INSERT INTO {database}.counter_ledger (counter, slot, amount, checksum, posted_at)"
-        f" VALUES ('{counter}', {private_slot()}, {amount:d}, {checksum:d}, UTC_TIMESTAMP(3))"
-        f" ON DUPLICATE KEY UPDATE amount = amount + {amount:d},"
-        f" checksum = checksum + {checksum:d}, posted_at = UTC_TIMESTAMP(3)",
+    for counter, label, amount, checksum in sums:
+        execute(
+            connection,
+            f"INSERT INTO {database}.counter_ledger"
+            " (counter, bucket, width, slot, amount, checksum, posted_at)"
+            f" VALUES ('{counter}', '{label_text(label)}', {width_number(label):d},"
+            f" {private_slot()}, {amount:d}, {checksum:d}, UTC_TIMESTAMP(3))"
+            f" ON DUPLICATE KEY UPDATE amount = amount + {amount:d},"
+            f" checksum = checksum + {checksum:d}, posted_at = UTC_TIMESTAMP(3)",
+        )
+
+
+def subtract(session: Session, sums: BucketSums) -> None:
+    """Subtract sums from the ledger's rows of slot 0, and delete the ledger's rows of those of
+    their buckets that add up to nothing. Call this last in a transaction: it locks more than its
+    own rows.
+
+    Args:
+        session: in the transaction that deletes the rows of the counters.
+        sums: the sums of the deleted rows.
+
+    Raises:
+        StoreError: a statement failed.
+    """
+    post(session, COMPACTED, -sums)
+    for counter, found in groupby(sums, itemgetter(0)):
+        for some in parts([label for _, label, *_ in found], KEYS_PER_STATEMENT):
+            _delete_empty(session, counter, some)
+
+
+def _delete_empty(session: Session, counter: str, labels: Sequence[int]) -> None:
+    """Delete the ledger's rows of those buckets whose rows add up to nothing, except rows that
+    others have locked. What backfills had posted to them is posted to no bucket.
+    """
+    where, args = labels_where(labels)
+    found = session.query(
+        f"SELECT {LABEL}, slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
+        f" WHERE counter = %s AND {where} ORDER BY bucket, width, slot FOR UPDATE SKIP LOCKED",
+        (counter, *args),
     )
+    empty: list[tuple[int, ...]] = []
+    for _, rows in groupby((tuple(map(int, row)) for row in found), itemgetter(0)):
+        of_bucket = [*rows]
+        _, _, amounts, checksums = zip(*of_bucket, strict=True)
+        if sum(amounts) == 0 and sum(checksums) % MODULUS == 0:
+            empty += of_bucket
+    if not empty:
+        return
+    for some in parts(empty, _DELETED_PER_STATEMENT):
+        # Each row by its primary key: no other row is read, or waited for.
+        each = " OR ".join(
+            ["(counter = %s AND bucket = %s AND width = %s AND slot = %s)"] * len(some)
+        )
+        session.execute(
+            f"DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY) WHERE {each}",
+            [
+                value
+                for label, slot, *_ in some
+                for value in (counter, label_time(label), width_number(label), slot)
+            ],
+        )
+    moved = sum(amount for _, slot, amount, _ in empty if slot in BACKFILL_SLOTS)
+    post_transfer(session, counter, moved)
 
 
-def mergeable(session: Session) -> list[str]:
-    """Return the sorted names of the counters for which :func:`merge` has work: those with ledger
+def post_transfer(session: Session, counter: str, amount: int) -> None:
+    """Post, to no bucket, that an amount moved from slot 0 to the slots of backfills. (With 0, only
+    mark the counter as counted.) ``verify`` compares the sum of the latter with the records of
+    backfills."""
+    for slot, moved in ((COMPACTED, -amount), (BACKFILL_SLOTS.start, amount)):
+        sums = BucketSums()
+        sums.add(counter, NO_BUCKET, moved, 0)
+        post(session, slot, sums)
+
+
+def mergeable(session: Session) -> list[tuple[str, int]]:
+    """Return the buckets, as (counter, label), for which :func:`merge` has work: those with ledger
     rows of applications' connections that were not changed for an hour."""
-    counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNCHANGED} ORDER BY counter"
-    return [name for (name,) in session.query(counters)]
+    found = session.query(
+        f"SELECT DISTINCT counter, {LABEL} FROM counter_ledger WHERE {_UNCHANGED}"
+        f" AND slot >= {PRIVATE_SLOTS.start:d}"
+    )
+    return sorted((name, int(label)) for name, label in found)
 
 
-def merge(session: Session, counter: str, after: int) -> int | None:
+def merge(session: Session, counter: str, label: int, after: int) -> int | None:
     """Add ledger rows of applications' connections to the row of slot 0, and delete them, for one
-    counter. A call takes the next :data:`ROWS_PER_MERGE` rows, at most, that were not changed for
-    an hour, in one transaction. Rows that others have locked are skipped. Call it again until it
-    returns None.
+    bucket. A call takes the next :data:`ROWS_PER_MERGE` rows, at most, that were not changed for an
+    hour, in one transaction. Rows that others have locked are skipped. Call it again until it
+    returns None; then the bucket's rows are gone, too, if they add up to nothing.
 
     Args:
         session: outside a transaction.
         counter: the counter's name.
+        label: the bucket's label.
         after: the result of the previous call; in the first call, a slot below those of
             applications' connections.
 
@@ -234,42 +292,29 @@ def merge(session: Session, counter: str, after: int) -> int | None:
         The last slot whose row was merged; None if no row was left to merge (rows that others
             have locked may be left).
     """
+    where = f"counter = %s AND bucket = %s AND width = {width_number(label):d}"
+    args = counter, label_time(label)
     # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     with session.transaction():
         found = session.query(
             "SELECT slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
-            f" WHERE counter = %s AND slot > %s AND {_UNCHANGED}"
+            f" WHERE {where} AND slot >= {PRIVATE_SLOTS.start:d} AND slot > %s AND {_UNCHANGED}"
             f" ORDER BY slot LIMIT {ROWS_PER_MERGE:d} FOR UPDATE SKIP LOCKED",
-            (counter, after),
+            (*args, after),
         )
         if not found:
+            _delete_empty(session, counter, [label])
             return None
         slots, amounts, checksums = zip(*found, strict=True)
         for slot in slots:
-            # One by one: for a list the server may read, and wait for, all rows of the counter.
+            # One by one: for a list the server may read, and wait for, all rows of the bucket.
             session.execute(
                 "DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY)"
-                " WHERE counter = %s AND slot = %s",
-                (counter, slot),
+                f" WHERE {where} AND slot = %s",
+                (*args, slot),
             )
-        post(session, 0, [(counter, Posting(sum(map(int, amounts)), sum(map(int, checksums))))])
+        sums = BucketSums()
+        sums.add(counter, label, sum(map(int, amounts)), sum(map(int, checksums)))
+        post(session, COMPACTED, sums)
     return int(slots[-1])
-
-
-def key_weight(key: bytes) -> int:
-    """Return the key weight: the number by which checksums multiply the amounts of a key."""
-    crc = crc32(key)
-    return crc * crc + 1
-
-
-@lru_cache(maxsize=65_536)
-def bucket_weight(label: int) -> int:
-    """Return the bucket weight: the number by which checksums multiply the amounts of a bucket.
-    ``label`` is the bucket's label.
-
-    Raises:
-        OverflowError: the bucket is after the year 9999.
-    """
-    crc = crc32(f"{label_text(label)} {width_number(label)}".encode())
-    return (crc * crc + 1) % MODULUS

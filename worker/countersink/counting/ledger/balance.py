@@ -13,30 +13,31 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from countersink.counting.counters.all_counters import is_breakdown
-from countersink.counting.ledger import CHECKSUM, MODULUS, Difference, Posting
+from countersink.counting.ledger import CHECKSUM, LEDGER_CHECKSUM, MODULUS, Difference
 from countersink.database.session import Session
 from countersink.database.sql import BACKFILL_SLOTS, marks
 from countersink.runtime.texts import plural
 
 _ORDER: Final = {
     "counter_slot": "counter, bucket, counter_key, width, slot",
-    "counter_ledger": "counter, slot",
+    "counter_ledger": "counter, bucket, width, slot",
 }
-_CHECKSUMS: Final = {"counter_slot": CHECKSUM, "counter_ledger": "SUM(checksum)"}
+_CHECKSUMS: Final = {"counter_slot": CHECKSUM, "counter_ledger": LEDGER_CHECKSUM}
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: the number of a counter's rows, and their posting (``sum``), either
-    in ``counter_slot`` or in the ledger.
+    """One side of a comparison, either of ``counter_slot`` or of the ledger: the number of a
+    counter's rows, the sum of their amounts, and their checksum.
     """
 
     rows: int = 0
-    sum: Posting = field(default_factory=Posting)
+    amount: int = 0
+    checksum: int = 0
 
 
 def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
@@ -94,7 +95,7 @@ def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tupl
             f" FROM {table} FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter",
             args,
         ):
-            found[name][table] = Side(int(rows), Posting(int(amount), int(total) % MODULUS))
+            found[name][table] = Side(int(rows), int(amount), int(total) % MODULUS)
     held, posted = _CHECKSUMS
     none = Side()
     return {

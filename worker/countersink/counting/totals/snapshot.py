@@ -71,11 +71,13 @@ class Shape:
         scheme: the counter's scheme. Its attribute ``counter`` is the counter's name; or ``""`` if
             the name is invalid, so that no row has it.
         dimensions: the dimensions that the counter has declared.
+        tracked: whether the counter belongs to a tracked table, so that the ledger lacks its sums.
     """
 
     known: bool
     scheme: Scheme
     dimensions: tuple[str, ...] = ()
+    tracked: bool = False
 
 
 class Snapshot:
@@ -327,22 +329,22 @@ class _Group:
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
     """Return the shape of each of these counters by name, also of unknown ones."""
     found = {}
-    for name, known, declared, *columns in session.query(
+    for name, known, tracked, declared, *columns in session.query(
         "SELECT name, created IS NOT NULL"
-        " OR EXISTS (SELECT 1 FROM counter_ledger WHERE counter = name)"
-        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = name),"
+        " OR EXISTS (SELECT 1 FROM counter_ledger WHERE counter = name),"
+        " EXISTS (SELECT 1 FROM tracked_table WHERE counter = name),"
         f" dimensions, {SCHEME_COLUMNS} FROM counter WHERE name IN ({marks(names)})",
         names,
     ):
         dimensions = tuple(declared.split(",")) if declared else ()
-        found[name] = Shape(bool(known), scheme_of(name, columns), dimensions)
+        found[name] = Shape(bool(known), scheme_of(name, columns), dimensions, bool(tracked))
     others = [name for name in names if name and name not in found]
     defaults = read_control(session, lock="").defaults if others else BUILT_IN
     counted: set[str] = set()
-    for table in ("counter_ledger", "counter_slot") if others else ():
-        distinct = f"SELECT DISTINCT counter FROM {table} FORCE INDEX (PRIMARY)"
+    if others:
+        distinct = "SELECT DISTINCT counter FROM counter_ledger FORCE INDEX (PRIMARY)"
         rows = session.query(f"{distinct} WHERE counter IN ({marks(others)})", others)
-        counted |= {name for (name,) in rows}
+        counted = {name for (name,) in rows}
     return {
         name: found.get(name) or Shape(name in counted, default_scheme(name, defaults))
         for name in names

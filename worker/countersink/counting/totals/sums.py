@@ -178,8 +178,13 @@ def _sums_of(
     snapshot: Snapshot, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
 ) -> dict[str, SumRows]:
     """Return the rows of :func:`sums` for several counters, by name. If one query cannot return all
-    rows, only the first counters in ``names`` are included, or none. One name is always included.
+    rows, only some of the counters are included, or none. One name is always included. Sums over
+    all keys are read from the ledger, except for counters of tracked tables.
     """
+    table, of_ledger = "counter_slot", chosen == ANY and not snapshot.shape(names[0]).tracked
+    if of_ledger:
+        names = [name for name in names if not snapshot.shape(name).tracked]
+        table, group = "counter_ledger", group and LABEL
     picked = picked_keys(chosen, _KEYS_PER_QUERY)
     most = max((part.ranges for part in picked), default=0)
     complete = names if not most else names[: max(1, _RANGES_PER_QUERY // most)]
@@ -187,13 +192,14 @@ def _sums_of(
     if scope.ranges is not None and not scope.ranges:
         return found
     where, args = condition(scope.ranges)
+    where += " AND width > 0" if of_ledger else ""
     for part in picked:
         if not complete:
             return {}
         limit = f" ORDER BY counter LIMIT {MAX_ROWS}" if len(complete) > 1 else ""
         select, by = grouping(scope, group, ordered=part.ordered)
         rows = snapshot.session.query(
-            f"SELECT counter, {select}SUM(amount) FROM counter_slot FORCE INDEX ({part.indexes})"
+            f"SELECT counter, {select}SUM(amount) FROM {table} FORCE INDEX ({part.indexes})"
             f" WHERE counter IN ({marks(complete)}){where}{part.where}"
             f" GROUP BY counter{by and f', {by}'}{limit}",
             (*complete, *args, *part.args),

@@ -48,10 +48,10 @@ class RepairResult:
 def command(table: str | None, counter: str | None, repair: bool) -> int:
     """Check that the tables have neither lost nor doubled a count.
 
-    The ledger has the sum of all amounts ever applied to a counter; neither compaction nor
-    retention changes it. The rows of each counter must add up to its ledger, and the counter of
-    each tracked table must equal the table's number of rows. The command is safe at any time, also
-    during live traffic. The status is 3 if something differs.
+    The ledger has the sum of each bucket of a counter, from which totals without a key are read.
+    The rows of each counter must add up to its ledger, and the counter of each tracked table must
+    equal the table's number of rows. The command is safe at any time, also during live traffic. The
+    status is 3 if something differs.
 
     With TABLE (or one of its counters), only this tracked table is verified, in all its counters;
     with --counter, only this counter. --repair creates missing triggers and counts the table's rows
