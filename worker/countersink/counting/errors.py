@@ -1,4 +1,4 @@
-"""Errors that counting, and reading totals, can raise.
+"""Errors that counting, row counts, and reading totals can raise.
 
 ::
 
@@ -15,8 +15,10 @@
     ├── InexactZone      the buckets do not add up to what was asked for; also a ValueError
     ├── DamagedSketch    a stored sketch is damaged or missing
     ├── NoSketches       the library datasketches is needed, and not installed
-    └── NotUnique        the number of different members is unknown: the counter does not count
-                         them, or several salts were used; also a ValueError
+    ├── NotUnique        the number of different members is unknown: the counter does not count
+    │                    them, or several salts were used; also a ValueError
+    ├── TableChanged     a Conflict: a tracked table was truncated or altered: count its rows again
+    └── HiddenTriggers   a Refused: this user may not see the triggers of a tracked table
 
     SeriesTooLong        a ValueError: the series has too many days, weeks, hours, minutes or months
     AnswerTooLarge       a ValueError: the answer has more rows than the caller accepts
@@ -27,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import Any, Final
 
-from countersink.database.errors import StoreError
+from countersink.database.errors import Conflict, Refused, StoreError
 from countersink.runtime.dead_letter import DeadReason, RowRefusal
 
 
@@ -116,6 +118,14 @@ class NotUnique(StoreError, ValueError):
     """The number of different members is unknown: the counter does not count them, or their hashes
     were made with several salts.
     """
+
+
+class TableChanged(Conflict):
+    """A tracked table was truncated or altered while its rows were counted."""
+
+
+class HiddenTriggers(Refused):
+    """A tracked table has countersink's triggers, but this user may not see them."""
 
 
 class AnswerTooLarge(ValueError):

@@ -19,7 +19,7 @@
     ├── SchemaMismatch   tables missing, older or newer than this program; says what to do
     └── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
 
-Packages that import this one define subclasses of these exceptions in their own ``errors.py``.
+Further subclasses of these exceptions are in the ``errors.py`` of ``counting`` and ``sequences``.
 
 Every exception that stems from the driver has the driver's exception as ``__cause__``, and as
 ``code`` the error number of the server or of the driver, if there is one. After Unavailable it is

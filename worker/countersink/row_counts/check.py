@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, Literal
 
+from countersink.counting.errors import HiddenTriggers, TableChanged
 from countersink.database.connection import SQL_MODE
 from countersink.database.errors import Conflict, Refused
 from countersink.database.session import Session, rerun
 from countersink.database.sql import LABEL, label_time, quoted, width_number
 from countersink.row_counts import triggers
 from countersink.row_counts.definitions import TrackedTable, read
-from countersink.row_counts.errors import HiddenTriggers, TableChanged
 from countersink.row_counts.keys import key_sql, label_of_number, number_sql
 from countersink.row_counts.table import AppTable, read_table
 from countersink.row_counts.triggers import SQL_MODE as TRIGGER_MODE

@@ -30,12 +30,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from countersink.counting.errors import HiddenTriggers
 from countersink.database import app_connection as connection
 from countersink.database.errors import Conflict, Refused, StoreError
 from countersink.database.session import Connect, Session
 from countersink.database.sql import quoted
 from countersink.row_counts.definitions import TrackedTable
-from countersink.row_counts.errors import HiddenTriggers
 from countersink.row_counts.keys import DAY, bucket_sql, key_sql
 from countersink.row_counts.table import AppTable
 from countersink.runtime.limits import MAX_KEY_BYTES
