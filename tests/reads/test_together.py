@@ -13,8 +13,8 @@ from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
 from countersink.database.session import Session
 from countersink.reads import ANYTHING, Bounds, EntrySums, Moment, Queue, Reads, read_queue
-from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.errors import QueueReadStopped, QueueTooLong
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, Ground, minute_of
 from tests.support.asking import Asking

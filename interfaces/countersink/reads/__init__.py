@@ -17,20 +17,20 @@ from countersink.counting.apply import guards
 from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.catalog import Catalog, accepted, load
+from countersink.counting.errors import CatalogChanged
 from countersink.counting.totals.answer import answer
 from countersink.counting.totals.query import Answer, Query
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.snapshot import Pending, Snapshot
 from countersink.database.errors import Conflict
 from countersink.database.session import Session
-from countersink.reads.errors import CatalogChanged, QueueReadStopped, QueueTooLong
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import stored_form
 from countersink.store import Store
 from countersink.stream.connection import command, earliest_us, ends
 from countersink.stream.decode import MAX_AT, Decoded, decode
 from countersink.stream.entry import pages
-from countersink.stream.errors import StreamError
+from countersink.stream.errors import QueueReadStopped, QueueTooLong, StreamError
 from countersink.stream.names import stream_keys
 
 __all__ = ["ANYTHING", "Moment", "Reads"]

@@ -34,13 +34,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from countersink.counting.counters.breakdowns import Breakdown
 from countersink.counting.counters.keep_steps import by_width
 from countersink.counting.counters.settings import Counter
+from countersink.counting.errors import TotalTooLarge
 from countersink.counting.totals import selection_of
 from countersink.counting.totals.answer import check_keys, rows
 from countersink.counting.totals.query import EXPORTED, Answer, Query, Row, documents, read_by
 from countersink.counting.totals.selection import ANY, KeyMatch, Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.sql import datetime_of
-from countersink.reads.errors import TotalTooLarge
 from countersink.runtime.texts import iso
 from countersink.store import Store
 

@@ -26,7 +26,7 @@ from countersink.counting.errors import (
 )
 from countersink.database.errors import ReadInterrupted, StoreError, UnknownZone
 from countersink.database.sessions import Cancellation
-from countersink.reads.errors import QueueReadStopped, QueueTooLong
+from countersink.stream.errors import QueueReadStopped, QueueTooLong
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 

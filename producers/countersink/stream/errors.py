@@ -4,8 +4,10 @@
 
     StreamError
     ├── StreamUnavailable     Redis is away, loading, frozen, full or read-only: try again
-    └── StreamMisconfigured   Redis refuses (password, rights, wrong type, URL): a person must act
-        └── StreamRefused     password or rights; in a cluster maybe at one node only
+    ├── StreamMisconfigured   Redis refuses (password, rights, wrong type, URL): a person must act
+    │   └── StreamRefused     password or rights; in a cluster maybe at one node only
+    ├── QueueTooLong          the queue has more entries or rows than one read may take
+    └── QueueReadStopped      a read of the queue was stopped before its end
     Interrupted               a stop was requested during a search for the oldest entry
 
 Each exception of redis-py, and each OSError, becomes a ``StreamError``, with the original exception
@@ -41,6 +43,14 @@ class StreamRefused(StreamMisconfigured):
     """Redis refuses the user: the password is wrong, or the user lacks a right. Each node of a
     cluster has its own list of users, so other nodes may serve.
     """
+
+
+class QueueTooLong(StreamError):
+    """The queue has more entries or rows than one read may take."""
+
+
+class QueueReadStopped(StreamError):
+    """A read of the queue was stopped before its end, because its caller asked for that."""
 
 
 class Interrupted(Exception):

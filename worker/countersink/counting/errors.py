@@ -22,7 +22,9 @@
 
     SeriesTooLong        a ValueError: the series has too many days, weeks, hours, minutes or months
     AnswerTooLarge       a ValueError: the answer has more rows than the caller accepts
+    TotalTooLarge        a ValueError: a file format cannot hold a total
     RowsMissing          rows of counter_keys are missing: insert them, and try again
+    CatalogChanged       internal: the catalog changed between two reads: begin with the first again
 """
 
 from collections.abc import Iterable, Mapping
@@ -132,6 +134,10 @@ class AnswerTooLarge(ValueError):
     """The answer has more rows than the caller accepts."""
 
 
+class TotalTooLarge(ValueError):
+    """A total does not fit into the 64 bits of a Parquet column."""
+
+
 class SeriesTooLong(ValueError):
     """A series has more days, weeks, hours, minutes or months than are allowed.
 
@@ -183,3 +189,8 @@ class RowsMissing(Exception):
     def __init__(self, places: Iterable[tuple[str, date]]) -> None:
         self.places = tuple(places)
         super().__init__(f"{len(self.places)} rows of counter_keys are missing")
+
+
+class CatalogChanged(Exception):
+    """The catalog changed between the read of the queue and the MySQL snapshot. Internal: ``Reads``
+    reads the queue again."""
