@@ -14,7 +14,7 @@ from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 
 from countersink.producers import Producer
 from countersink.producers.middleware import ASGIMiddleware
-from countersink.producers.middleware.starlette import StarletteRoutes
+from countersink.producers.middleware.asgi import StarletteRoutes
 from tests.producers.middleware.asgi_calls import http, sent, status, websocket
 
 
