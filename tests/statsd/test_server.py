@@ -14,8 +14,9 @@ from countersink.statsd import (
     MapError,
     NotLoopback,
     StatsdOptions,
+    dropped_datagrams,
+    set_receive_buffer,
 )
-from countersink.statsd.server import dropped_datagrams, set_receive_buffer
 from countersink.statsd.sockets import BATCH, LARGEST, LONGEST, Receiver
 from tests.statsd.listening import listening
 from tests.support.waiting import eventually

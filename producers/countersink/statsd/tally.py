@@ -1,7 +1,7 @@
 """The tally (``StatsdTally``), which turns StatsD lines into increments and delivers them to the
 producer. It rounds amounts to whole increments and keeps the remainders, checks amounts and times,
 and counts names beyond the limit in ``__overflow__``. The module also has the listener's figures
-and log actions; ``server.py`` finds the number of lost packets.
+and log actions; ``statsd/__init__.py`` finds the number of lost packets.
 
 A busy client sends the same few lines again and again. So equal lines are first counted together,
 by Python's C code; then each distinct line is parsed once, and cached if it is short and has no
