@@ -14,8 +14,8 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from countersink.cli.commands.processes import health
+from countersink.metrics import Endpoint
 from countersink.metrics import health as health_module
-from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.table import METRICS
 from countersink.producers import Producer
 from countersink.schedules.job_process import run as run_jobs

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 import requests
 
+from countersink import metrics as module
 from countersink.cli.private_server import free_port
-from countersink.metrics import endpoint as module
-from countersink.metrics.endpoint import MAX_CONNECTIONS, Endpoint
+from countersink.metrics import MAX_CONNECTIONS, Endpoint
 from countersink.metrics.health import STUCK_AFTER_S, Health
 from countersink.metrics.table import Sample, Samples
 from tests.web.raw import answer, connected

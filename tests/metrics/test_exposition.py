@@ -6,7 +6,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from countersink.metrics.endpoint import render
+from countersink.metrics import render
 from countersink.metrics.table import METRICS, Sample
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

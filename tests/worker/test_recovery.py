@@ -11,7 +11,7 @@ import redis
 
 from countersink.counting.apply import queue_losses
 from countersink.database.connection import connect
-from countersink.metrics.endpoint import installation_samples
+from countersink.metrics import installation_samples
 from countersink.stream import group
 from countersink.stream.connection import command
 from countersink.stream.group import Group

@@ -14,7 +14,7 @@ import click
 
 from countersink.cli import settings
 from countersink.cli.errors import Failure
-from countersink.metrics.endpoint import Endpoint
+from countersink.metrics import Endpoint
 from countersink.metrics.health import Health
 
 LOOPBACK: Final = "127.0.0.1"

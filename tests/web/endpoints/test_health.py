@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from countersink.database.connection import connect
-from countersink.metrics.endpoint import installation_samples
+from countersink.metrics import installation_samples
 from countersink.metrics.table import METRICS, Sample
 from countersink.stream.connection import connect as connect_redis
 from countersink.web.endpoints import system

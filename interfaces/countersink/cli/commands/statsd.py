@@ -17,7 +17,7 @@ from countersink.cli import metrics, settings
 from countersink.cli.errors import Exit, Misuse
 from countersink.cli.settings import values_checked
 from countersink.cli.values import Checked
-from countersink.metrics.endpoint import producer_samples
+from countersink.metrics import producer_samples
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer

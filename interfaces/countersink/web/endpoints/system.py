@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from countersink.metrics.endpoint import installation_samples, producer_samples, render
+from countersink.metrics import installation_samples, producer_samples, render
 from countersink.metrics.health import CachedAnswer, Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.web.auth.register import Identity
