@@ -11,7 +11,7 @@ from countersink.stream.decode import Decoded, decode
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key
-from countersink.worker import intake, loop, readers
+from countersink.worker import intake, readers
 from countersink.worker.intake import incoming
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
@@ -33,7 +33,7 @@ def partitions(
 ) -> int:
     """How many there are; workers read all in one thread, or as they do on a cluster."""
     if request.param != "one thread":
-        monkeypatch.setattr(loop, "is_cluster", lambda url: True)
+        monkeypatch.setattr("countersink.worker.is_cluster", lambda url: True)
     for module in intake, readers:
         monkeypatch.setattr(module, "PARTITIONS_EVERY_S", 0.05)
     redis_client.set(PARTITIONS_KEY, 4)

@@ -10,7 +10,7 @@ from countersink.stream.connection import command
 from countersink.stream.group import READ_BYTES
 from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key
 from countersink.stream.progress import Heartbeat
-from countersink.worker import loop, readers
+from countersink.worker import readers
 from countersink.worker.intake import Intake, ReadBatch
 from countersink.worker.report import Vitals
 from tests.support.traffic import Traffic, backlog, now_ms, send
@@ -25,7 +25,7 @@ BROKEN = 2
 @pytest.fixture(autouse=True)
 def _by_readers(monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis) -> None:
     """Workers read as they do on a cluster."""
-    monkeypatch.setattr(loop, "is_cluster", lambda url: True)
+    monkeypatch.setattr("countersink.worker.is_cluster", lambda url: True)
     redis_client.set(PARTITIONS_KEY, PARTITIONS)
 
 

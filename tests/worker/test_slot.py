@@ -9,8 +9,7 @@ from countersink.database.connection import connect
 from countersink.database.errors import SchemaMismatch
 from countersink.database.session import Session
 from countersink.runtime.log import Log
-from countersink.worker import WorkerOptions, loop
-from countersink.worker.loop import Slot
+from countersink.worker import Slot, WorkerOptions
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, now_ms, send
@@ -54,7 +53,7 @@ def test_a_lease_that_cannot_be_renewed_costs_nothing_but_the_lease(mysql_url: s
 def test_a_worker_that_loses_its_slot_goes_on_in_another(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "Slot", partial(Slot, renew_every_s=0.05))
+    monkeypatch.setattr("countersink.worker.Slot", partial(Slot, renew_every_s=0.05))
     traffic = Traffic(70)
     with place.watched() as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())

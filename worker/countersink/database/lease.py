@@ -1,5 +1,5 @@
 """Leases of workers' slots (1 to 255) in the table ``lease``: functions by which a worker takes,
-renews and releases a lease. See ``worker/loop.py`` for how long a lease lasts.
+renews and releases a lease. See ``worker/__init__.py`` for how long a lease lasts.
 
 If a worker is paused, its lease may expire, and another worker may take the slot. If the first
 worker then goes on, both use the slot. Counts stay exact: the two workers only wait for each other.
