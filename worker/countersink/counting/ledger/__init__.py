@@ -41,7 +41,6 @@ from countersink.database.sql import (
     COMPACTED,
     KEYS_PER_STATEMENT,
     LABEL,
-    PRIVATE_SLOTS,
     label_of,
     label_text,
     label_time,
@@ -233,8 +232,7 @@ def _delete_empty(session: Session, counter: str, labels: Sequence[int]) -> None
     empty: list[tuple[int, ...]] = []
     for _, rows in groupby((tuple(map(int, row)) for row in found), itemgetter(0)):
         of_bucket = [*rows]
-        _, _, amounts, checksums = zip(*of_bucket, strict=True)
-        if sum(amounts) == 0 and sum(checksums) % MODULUS == 0:
+        if not sum(row[2] for row in of_bucket) and not sum(row[3] for row in of_bucket) % MODULUS:
             empty += of_bucket
     if not empty:
         return
@@ -270,7 +268,6 @@ def mergeable(session: Session) -> list[tuple[str, int]]:
     rows of applications' connections that were not changed for an hour."""
     found = session.query(
         f"SELECT DISTINCT counter, {LABEL} FROM counter_ledger WHERE {_UNCHANGED}"
-        f" AND slot >= {PRIVATE_SLOTS.start:d}"
     )
     return sorted((name, int(label)) for name, label in found)
 
@@ -299,7 +296,7 @@ def merge(session: Session, counter: str, label: int, after: int) -> int | None:
     with session.transaction():
         found = session.query(
             "SELECT slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
-            f" WHERE {where} AND slot >= {PRIVATE_SLOTS.start:d} AND slot > %s AND {_UNCHANGED}"
+            f" WHERE {where} AND slot > %s AND {_UNCHANGED}"
             f" ORDER BY slot LIMIT {ROWS_PER_MERGE:d} FOR UPDATE SKIP LOCKED",
             (*args, after),
         )

@@ -97,9 +97,8 @@ def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tupl
         ):
             found[name][table] = Side(int(rows), int(amount), int(total) % MODULUS)
     held, posted = _CHECKSUMS
-    none = Side()
     return {
-        name: (sides.get(held, none), sides.get(posted, none))
+        name: (sides.get(held, Side()), sides.get(posted, Side()))
         for name, sides in sorted(found.items())
     }
 

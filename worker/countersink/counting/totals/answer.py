@@ -376,7 +376,7 @@ class _Rows:
         following = [last + ONE_DAY for _, last in places if latest and last < latest]
         view.require_series(sorted({first for first, _ in places}.union(following)))
         for first, last in places:
-            scope = Scope.within(view, intersected(view.ranges(first, last), total.ranges))
+            scope = Scope(view.counter, intersected(view.ranges(first, last), total.ranges))
             for key, amount in keyed(self.snapshot, scope, self.wanted.keys):
                 yield first, key, amount
 

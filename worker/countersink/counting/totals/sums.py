@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-from countersink.counting.counters.buckets import NUMBER, Width
 from countersink.counting.totals.selection import (
     ANY,
     ChosenKeys,
@@ -39,7 +38,7 @@ from countersink.counting.totals.selection import (
 )
 from countersink.counting.totals.snapshot import MAX_ROWS, Snapshot, SumRows
 from countersink.counting.totals.views import Ranges, View, condition
-from countersink.database.sql import LABEL, marks, width_number
+from countersink.database.sql import LABEL, marks
 from countersink.runtime.limits import key_bytes, key_text, stored_form
 
 _KEYS_PER_QUERY: Final = 500
@@ -53,17 +52,15 @@ BUCKETS: Final = "bucket"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The buckets whose rows in ``counter_slot`` a question has to read.
+    """The buckets whose rows a question has to read.
 
     Attributes:
         counter: the counter's name.
         ranges: the ranges of its buckets; None for all its buckets.
-        width: the width of all these buckets; None if they may have several widths.
     """
 
     counter: str
     ranges: Ranges
-    width: Width | None = None
 
     @classmethod
     def of(cls, view: View, start: date | None, end: date | None) -> "Scope":
@@ -74,13 +71,7 @@ class Scope:
             RolledUp: the range begins or ends within a month that is a single bucket.
         """
         view.require_range(start, end)
-        return cls.within(view, view.ranges(start, end))
-
-    @classmethod
-    def within(cls, view: View, ranges: Ranges) -> "Scope":
-        """Return the scope for ranges of buckets of the view's counter."""
-        widths = view.widths if ranges is None else {each.width for each in ranges}
-        return cls(view.counter, ranges, next(iter(widths)) if len(widths) == 1 else None)
+        return cls(view.counter, view.ranges(start, end))
 
 
 def total(snapshot: Snapshot, selection: Selection) -> int:
@@ -181,10 +172,10 @@ def _sums_of(
     rows, only some of the counters are included, or none. One name is always included. Sums over
     all keys are read from the ledger, except for counters of tracked tables.
     """
-    table, of_ledger = "counter_slot", chosen == ANY and not snapshot.shape(names[0]).tracked
-    if of_ledger:
-        names = [name for name in names if not snapshot.shape(name).tracked]
-        table, group = "counter_ledger", group and LABEL
+    table = "counter_slot"
+    if chosen == ANY:
+        table = _table(snapshot, names[0])
+        names = [name for name in names if _table(snapshot, name) == table]
     picked = picked_keys(chosen, _KEYS_PER_QUERY)
     most = max((part.ranges for part in picked), default=0)
     complete = names if not most else names[: max(1, _RANGES_PER_QUERY // most)]
@@ -192,15 +183,14 @@ def _sums_of(
     if scope.ranges is not None and not scope.ranges:
         return found
     where, args = condition(scope.ranges)
-    where += " AND width > 0" if of_ledger else ""
     for part in picked:
         if not complete:
             return {}
         limit = f" ORDER BY counter LIMIT {MAX_ROWS}" if len(complete) > 1 else ""
-        select, by = grouping(scope, group, ordered=part.ordered)
+        select, by = grouping(group, ordered=part.ordered)
         rows = snapshot.session.query(
             f"SELECT counter, {select}SUM(amount) FROM {table} FORCE INDEX ({part.indexes})"
-            f" WHERE counter IN ({marks(complete)}){where}{part.where}"
+            f" WHERE counter IN ({marks(complete)}){where}{part.where} AND width > 0"
             f" GROUP BY counter{by and f', {by}'}{limit}",
             (*complete, *args, *part.args),
         )
@@ -223,13 +213,7 @@ def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
 def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
     """Return the sums of the selected keys by bucket's label, pending amounts included."""
     found: dict[int, int] = {}
-    for label, *most, amount in sums(snapshot, scope, keys, BUCKETS):
-        if most and most[0] != width_number(int(label)):
-            # Buckets of two widths have equal columns ``bucket``: group by width, too.
-            found.clear()
-            for exact, part in sums(snapshot, scope, keys, LABEL):
-                found[int(exact)] = found.get(int(exact), 0) + int(part)
-            break
+    for label, amount in sums(snapshot, scope, keys, BUCKETS):
         found[int(label)] = found.get(int(label), 0) + int(amount)
     for label, _, amount in _added(snapshot, scope, keys):
         found[label] = found.get(label, 0) + amount
@@ -307,31 +291,31 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
 
 
 def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
-    """Return the labels of the buckets of a scope that have rows in the table, in order."""
+    """Return the labels of the buckets of a scope that have rows, in order."""
     if scope.ranges is not None and not scope.ranges:
         return []
     where, args = condition(scope.ranges)
-    label, by = LABEL, "bucket, width"
-    if scope.width is not None:
-        # So the server skips from bucket to bucket, without the rows in between.
-        label, by = _label(f"{NUMBER[scope.width]:d}"), "bucket"
     rows = snapshot.session.query(
-        f"SELECT {label} FROM counter_slot FORCE INDEX (PRIMARY)"
-        f" WHERE counter = %s{where} GROUP BY {by} ORDER BY {by}",
+        f"SELECT {LABEL} FROM {_table(snapshot, scope.counter)} FORCE INDEX (PRIMARY)"
+        f" WHERE counter = %s{where} AND width > 0 GROUP BY bucket, width ORDER BY bucket, width",
         (scope.counter, *args),
     )
     return [int(found) for (found,) in rows]
 
 
-def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, str]:
+def _table(snapshot: Snapshot, counter: str) -> str:
+    """Return the table with the sums of a counter's buckets: the ledger, except for a tracked
+    table's counter, whose triggers post nothing there.
+    """
+    return "counter_slot" if snapshot.shape(counter).tracked else "counter_ledger"
+
+
+def grouping(group: str, *, ordered: bool = True) -> tuple[str, str]:
     """Return the columns of a SELECT before its sum, and the expressions of its GROUP BY.
 
     Args:
-        scope: the rows to read.
         group: SQL expression by which to group; an empty one for a single sum. With
-            :data:`BUCKETS`, rows have the bucket's label. If ``scope.width`` is None and
-            ``ordered`` is True, buckets of several widths with the same time share a row: it has
-            the label of the narrowest, and as its second column the number of the widest.
+            :data:`BUCKETS`, rows have the bucket's label.
         ordered: False to keep the server from returning rows in the order of an index. This is
             needed if the server can choose between two indexes. It would choose the index that
             avoids sorting a few hundred sums, and read all rows (50 times as long on MariaDB 11,
@@ -339,24 +323,10 @@ def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, st
     """
     if not group:
         return "", ""
+    column, by = (LABEL, "bucket, width") if group == BUCKETS else (group, group)
     if not ordered:
-        free = (LABEL if group == BUCKETS else group).replace(
-            "bucket", "bucket + INTERVAL 0 SECOND"
-        )
-        return f"{free}, ", free
-    if group == LABEL:
-        return f"{LABEL}, ", "bucket, width"
-    if group != BUCKETS:
-        return f"{group}, ", group
-    if scope.width is not None:
-        return f"{_label(f'{NUMBER[scope.width]:d}')}, ", "bucket"
-    # In the index the width comes after the key: grouping by bucket and width takes twice as long,
-    # and hardly any column ``bucket`` has rows of two widths.
-    return f"{_label('MIN(width)')}, MAX(width), ", "bucket"
-
-
-def _label(width: str) -> str:
-    return LABEL.replace("width", width)
+        column = by = column.replace("bucket", "bucket + INTERVAL 0 SECOND")
+    return f"{column}, ", by
 
 
 def _scope(snapshot: Snapshot, selection: Selection) -> Scope:
