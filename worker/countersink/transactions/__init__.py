@@ -144,17 +144,17 @@ class SettingsCache:
                     return found, minute
             found, anew = self.read(counter), True
 
-    def dimensioned(self, counter: str) -> Dimensioned | None:
-        """Return the dimensions and breakdowns of a counter, for :meth:`Increments.delete`; None if
-        it has no dimensions or does not exist. They are read anew; kept settings are not used.
+    def dimensioned(self, counter: str) -> tuple[Dimensioned | None, Dialect]:
+        """Return the dimensions and breakdowns of a counter (None if it has no dimensions or does
+        not exist), and the server's kind and version. Kept settings are not used.
 
         Raises:
             TrackedCounter: triggers count the rows of a tracked table in this counter.
             StoreError: a query failed."""
 
-        def work(session: Session) -> Dimensioned | None:
+        def work(session: Session) -> tuple[Dimensioned | None, Dialect]:
             refuse_tracked(session, counter)
-            return read_dimensioned(session, counter).get(counter)
+            return read_dimensioned(session, counter).get(counter), session.dialect
 
         return self._pool.read(work)
 
@@ -289,7 +289,7 @@ class Increments:
         with all_or_nothing(connection):
             for cells in added.chunks(ROWS_PER_STATEMENT):
                 execute(connection, self._insert(found, cells))
-            post_in(connection, self._database, sums)
+            post_in(connection, self._database, sums, found.dialect)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
         """Delete the rows of a key, if any, with their sketches: in the connection's transaction
@@ -304,13 +304,13 @@ class Increments:
             The driver's own exceptions, unchanged."""
         check_name(counter)
         wanted = _key_bytes(key)
-        dimensioned = self._settings.dimensioned(counter)
+        dimensioned, dialect = self._settings.dimensioned(counter)
         if dimensioned is not None and dimensioned.breakdowns and not wanted:
             raise breakdowns.empty_key(counter)
         with all_or_nothing(connection):
             # Repeated, as rows may have moved meanwhile to places that were read before.
             for _ in range(_DELETIONS):
-                if not delete_rows(connection, self._database, counter, wanted):
+                if not delete_rows(connection, self._database, counter, wanted, dialect):
                     return
             raise Conflict(f"the key {key!r} of {counter} is counted by others all the time")
 
@@ -352,7 +352,9 @@ _NO_LIMIT: Final = f"LIMIT {2**64 - 1}"
 """SQL that overrides the application's ``sql_select_limit``."""
 
 
-def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> bool:
+def delete_rows(
+    connection: AppConnection, database: str, counter: str, key: bytes, dialect: Dialect
+) -> bool:
     """Delete the rows of a key with their sketches, and post the change to the ledger, in the same
     transaction. Return True if there were rows: the caller then calls this function again, because
     rows may have been added or moved meanwhile. Return False if there were none.
@@ -365,9 +367,9 @@ def delete_rows(connection: AppConnection, database: str, counter: str, key: byt
         database: name of countersink's database, quoted.
         counter: name of the counter, which was checked.
         key: the key in UTF-8.
+        dialect: the server's kind and version.
 
-    Raises:
-        The driver's own exceptions, unchanged."""
+    The driver's own exceptions are raised, unchanged."""
     of_key = f"counter = '{counter}' AND counter_key = X'{key.hex()}'"
     table = f"{database}.counter_slot"
     # Labels are numbers, as drivers convert dates by the application's options.
@@ -386,7 +388,7 @@ def delete_rows(connection: AppConnection, database: str, counter: str, key: byt
     _delete(connection, table, conditions)
     _delete(connection, f"{database}.visitor_slot", sketched)
     # On this connection's rows of the ledger, so that no other transaction waits for this one.
-    post_in(connection, database, -deleted)
+    post_in(connection, database, -deleted, dialect)
     return bool(found)
 
 

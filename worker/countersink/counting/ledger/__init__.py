@@ -41,6 +41,7 @@ from countersink.database.sql import (
     COMPACTED,
     KEYS_PER_STATEMENT,
     LABEL,
+    Dialect,
     label_of,
     label_text,
     label_time,
@@ -164,40 +165,46 @@ def post(session: Session, slot: int, sums: BucketSums) -> None:
 
     Raises:
         OverflowError: a bucket is after the year 9999.
-        StoreError: the statement failed.
+        StoreError: a statement failed.
     """
-    into = "INSERT INTO counter_ledger (counter, bucket, width, slot, amount, checksum) VALUES "
-    clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum")
-    rows = [
-        f"({session.literal(counter)}, '{label_text(label)}', {width_number(label):d}, {slot:d},"
-        f" {amount:d}, {checksum:d})"
-        for counter, label, amount, checksum in sums
-    ]
-    for some in parts(rows, _ROWS_PER_STATEMENT):
-        session.execute(f"{into}{', '.join(some)}{clause}")
+    for statement in _upserts("counter_ledger", str(slot), sums, session.dialect, "NULL"):
+        session.execute(statement)
 
 
-def post_in(connection: AppConnection, database: str, sums: BucketSums) -> None:
+def post_in(connection: AppConnection, database: str, sums: BucketSums, dialect: Dialect) -> None:
     """Add sums to the ledger in a transaction of the application: to the rows of the connection's
     own slot. Missing rows are inserted.
 
     Args:
         connection: the application's connection, in a transaction.
         database: quoted name of the database that has the tables.
-        sums: the sums of rows of counters whose names were checked.
+        sums: the sums of the rows.
+        dialect: the server's kind and version.
 
     Raises:
         The errors of the application's driver.
     """
-    for counter, label, amount, checksum in sums:
-        execute(
-            connection,
-            f"INSERT INTO {database}.counter_ledger"
-            " (counter, bucket, width, slot, amount, checksum, posted_at)"
-            f" VALUES ('{counter}', '{label_text(label)}', {width_number(label):d},"
-            f" {private_slot()}, {amount:d}, {checksum:d}, UTC_TIMESTAMP(3))"
-            f" ON DUPLICATE KEY UPDATE amount = amount + {amount:d},"
-            f" checksum = checksum + {checksum:d}, posted_at = UTC_TIMESTAMP(3)",
+    table, now = f"{database}.counter_ledger", "UTC_TIMESTAMP(3)"
+    for statement in _upserts(table, private_slot(), sums, dialect, now):
+        execute(connection, statement)
+
+
+def _upserts(
+    table: str, slot: str, sums: BucketSums, dialect: Dialect, posted_at: str
+) -> Iterator[str]:
+    """Yield the statements that add sums to the ledger's rows of a slot. ``slot`` and ``posted_at``
+    are SQL.
+    """
+    clause = dialect.upsert_add("counter_ledger", "amount", "checksum")
+    rows = [
+        f"(X'{counter.encode().hex()}', '{label_text(label)}', {width_number(label):d}, {slot},"
+        f" {amount:d}, {checksum:d}, {posted_at})"
+        for counter, label, amount, checksum in sums
+    ]
+    for some in parts(rows, _ROWS_PER_STATEMENT):
+        yield (
+            f"INSERT INTO {table} (counter, bucket, width, slot, amount, checksum, posted_at)"
+            f" VALUES {', '.join(some)}{clause}, posted_at = {posted_at}"
         )
 
 
@@ -234,8 +241,6 @@ def _delete_empty(session: Session, counter: str, labels: Sequence[int]) -> None
         of_bucket = [*rows]
         if not sum(row[2] for row in of_bucket) and not sum(row[3] for row in of_bucket) % MODULUS:
             empty += of_bucket
-    if not empty:
-        return
     for some in parts(empty, _DELETED_PER_STATEMENT):
         # Each row by its primary key: no other row is read, or waited for.
         each = " OR ".join(
@@ -249,8 +254,9 @@ def _delete_empty(session: Session, counter: str, labels: Sequence[int]) -> None
                 for value in (counter, label_time(label), width_number(label), slot)
             ],
         )
-    moved = sum(amount for _, slot, amount, _ in empty if slot in BACKFILL_SLOTS)
-    post_transfer(session, counter, moved)
+    if empty:
+        moved = sum(amount for _, slot, amount, _ in empty if slot in BACKFILL_SLOTS)
+        post_transfer(session, counter, moved)
 
 
 def post_transfer(session: Session, counter: str, amount: int) -> None:

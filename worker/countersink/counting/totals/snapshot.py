@@ -340,11 +340,9 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
         found[name] = Shape(bool(known), scheme_of(name, columns), dimensions, bool(tracked))
     others = [name for name in names if name and name not in found]
     defaults = read_control(session, lock="").defaults if others else BUILT_IN
-    counted: set[str] = set()
-    if others:
-        distinct = "SELECT DISTINCT counter FROM counter_ledger FORCE INDEX (PRIMARY)"
-        rows = session.query(f"{distinct} WHERE counter IN ({marks(others)})", others)
-        counted = {name for (name,) in rows}
+    distinct = "SELECT DISTINCT counter FROM counter_ledger FORCE INDEX (PRIMARY) WHERE counter"
+    rows = session.query(f"{distinct} IN ({marks(others)})", others) if others else []
+    counted = {name for (name,) in rows}
     return {
         name: found.get(name) or Shape(name in counted, default_scheme(name, defaults))
         for name in names
