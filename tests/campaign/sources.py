@@ -91,11 +91,14 @@ class Packets:
                 return
             self._socket.send("\n".join(lines).encode())
 
+        counted = False
+
         def settled() -> bool:
-            return self._stored(before + LINES) is not None or not listener.running
+            nonlocal counted
+            counted = self._stored(before + LINES) is not None
+            return counted or not listener.running
 
         eventually(settled, DONE_S, message="statsd does not store what it was sent")
-        counted = self._stored(before + LINES) is not None
         if not counted:  # it has ended: in good order?
             eventually(lambda: self._crew.now["statsd"] is not listener, DONE_S)
             counted = self.statuses.get(listener) == 0

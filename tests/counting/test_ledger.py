@@ -1,24 +1,31 @@
 """The ledger is equal to the rows, in sums and checksums, whatever anybody does."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from threading import Event
 
 import pytest
 
+from countersink.backfill.undo import undo
 from countersink.counting.apply.amounts import Amounts
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.cells import add
 from countersink.counting.counters.deletion import delete_key
-from countersink.counting.ledger import BucketSums, merge, mergeable, post
+from countersink.counting.ledger import BucketSums, merge, post
 from countersink.database.app_connection import private_slot
+from countersink.database.connection import connect
 from countersink.database.session import Session, rerun
 from countersink.database.sql import day_label
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
-from tests.backfill.helpers import NOON
+from tests.backfill.helpers import NOON, line
+from tests.backfill.helpers import add as backfilled
 from tests.support.app_connection import open_app, run
+from tests.support.entries import entry, row
 from tests.support.ledger import held, posted
 from tests.support.waiting import eventually
 
@@ -45,7 +52,7 @@ def test_rows_that_no_application_has_touched_for_an_hour_are_merged(
         app.commit()
         compact(opened, CompactOptions())
         assert _amounts(session) == [(0, 5), (1, 12), (1, 100)]
-        assert mergeable(session) == []
+        assert merge(session) == 0
     with open_app(mysql_url) as again:
         store.increment(again, "views", "/a", 1, at=NOON)
         again.commit()
@@ -74,7 +81,7 @@ def test_a_fold_waits_for_nobody_and_nobody_for_it(
             sums.add("views", DAY, 0, 0)
             post(worker, 9, sums)
             own.execute("SET SESSION innodb_lock_wait_timeout = 1")
-            assert merge(own, "views", DAY, -1) is not None
+            assert merge(own) == 11
             assert _amounts(session) == [(0, 11), (1, 1)]
         for connection in (app, idle[3]):
             connection.commit()
@@ -112,10 +119,7 @@ def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store)
         merged = 0
         with open_tables(mysql_url) as session:
             while not stopping.is_set():
-                after: int | None = -1
-                while after is not None:
-                    after = rerun(partial(merge, session, "views", DAY, after))
-                    merged += after is not None
+                merged += rerun(partial(merge, session))
         return merged
 
     with ThreadPoolExecutor(4) as pool:
@@ -191,3 +195,64 @@ def test_a_deletion_waits_for_no_row_of_the_ledger(
     delete_key(session, "views", "/z")
     assert store.totals.total("views") == 1
     assert posted(session) == held(session)
+
+
+def test_a_bucket_whose_rows_are_gone_is_in_no_answer(
+    mysql_url: str, store: Store, applier: Applier, tmp_path: Path
+) -> None:
+    """After an undo, and after a deletion by an application, at once and after a merge."""
+    applier.apply([entry([row("/", 5)])])
+    first = store.totals.daily("views")
+    early = datetime(1971, 1, 1, 12, tzinfo=UTC)
+    wrong = tmp_path / "wrong.log"
+    wrong.write_bytes(line("/", at=early))
+    undo(mysql_url, backfilled(mysql_url, wrong).run or 0)
+    assert store.totals.daily("views") == first
+    with open_app(mysql_url) as app, connect(mysql_url) as session:
+        store.increment(app, "views", "/old", 1, at=early)
+        app.commit()
+        store.delete(app, "views", "/old")
+        app.commit()
+        assert store.totals.daily("views") == first
+        session.execute("UPDATE counter_ledger SET posted_at = posted_at - INTERVAL 61 MINUTE")
+        assert merge(session) == 1
+        assert store.totals.daily("views") == first
+        assert session.query("SELECT COUNT(*) FROM counter_ledger WHERE bucket = '1971-01-01'") == [
+            (0,)
+        ]
+
+
+def test_a_bucket_with_rows_of_nothing_stays_in_answers(store: Store, applier: Applier) -> None:
+    applier.apply([entry([row("/zero", 0, position=0), row("/a", 5, position=1)])])
+    ((day, _),) = store.totals.daily("views")
+    store.counters.delete("views", "/a")
+    assert store.totals.daily("views") == [(day, 0)]
+
+
+@pytest.mark.servers("mariadb")
+def test_the_next_transaction_of_an_application_finds_its_row_of_the_ledger(
+    mysql_url: str, store: Store
+) -> None:
+    with open_app(mysql_url) as app:
+        run(app, "SET SESSION innodb_snapshot_isolation = ON")
+        store.increment(app, "views", "/a", 1, at=NOON)
+        app.commit()
+        run(app, "SELECT COUNT(*) FROM counter")  # takes its snapshot
+        store.counters.delete("views", "/a")
+        store.increment(app, "views", "/b", 1, at=NOON)
+        app.commit()
+    assert store.totals.total("views") == 1
+
+
+def test_one_merge_takes_rows_of_many_buckets(
+    mysql_url: str, store: Store, session: Session
+) -> None:
+    store.counters.set("views", resolution="minute")
+    with open_app(mysql_url) as app:
+        for number in range(600):
+            store.increment(app, "views", "/a", 1, at=NOON + timedelta(minutes=number))
+        app.commit()
+    session.execute("UPDATE counter_ledger SET posted_at = posted_at - INTERVAL 61 MINUTE")
+    assert [merge(session), merge(session), merge(session)] == [500, 100, 0]
+    assert posted(session) == held(session)
+    assert store.totals.total("views") == 600

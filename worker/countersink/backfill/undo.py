@@ -25,6 +25,7 @@ from countersink.counting.apply.amounts import Amounts
 from countersink.counting.apply.guards import Control, bump, exclusive, read_control
 from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.catalog import load_scheme, marked_days, unmark_days
+from countersink.counting.ledger import BucketSums, subtract
 from countersink.database import sql
 from countersink.database.session import Connect, Session, rerun
 from countersink.database.sessions import KeptSession, open_tables
@@ -109,11 +110,14 @@ class ChunkUndo:
 
 def _delete_empty(session: Session, taken: Amounts) -> None:
     """Delete the rows of those cells of ``taken`` whose total is 0 now, so that keys which only the
-    undone run has counted disappear. Cells with visitors are kept."""
+    undone run has counted disappear, and then their buckets. Cells with visitors are kept."""
+    buckets = BucketSums()
     for counter in taken.counters:
         for label, keys in taken.by_bucket(counter).items():
+            buckets.add(counter, label, 0, 0)
             for part in sql.parts(sorted(map(key_bytes, keys)), sql.KEYS_PER_STATEMENT):
                 _delete_empty_keys(session, counter, label, part)
+    subtract(session, buckets)
 
 
 def _delete_empty_keys(session: Session, counter: str, label: int, keys: Sequence[bytes]) -> None:
@@ -194,8 +198,7 @@ def _count_corrections(session: Session, run: int) -> tuple[str, int]:
 
 
 def _take_corrections(session: Session, counter: str, run: int) -> tuple[int, int]:
-    """Take the next corrections back, up to :data:`ROWS`. Returns their number and the amount that
-    this added to totals, or (0, 0) if no corrections are left."""
+    """Take up to :data:`ROWS` corrections back. Return their number and their sum."""
     return rerun(partial(_attempt, session, counter, run))
 
 
@@ -224,10 +227,8 @@ def _attempt(session: Session, counter: str, run: int) -> tuple[int, int]:
 
 
 def _unmark(session: Session, counter: str, run: int) -> None:
-    marked = session.query(
-        "SELECT 1 FROM reconciled_day WHERE counter = %s AND run = %s LIMIT 1", (counter, run)
-    )
-    if not marked:
+    marked = "SELECT 1 FROM reconciled_day WHERE counter = %s AND run = %s LIMIT 1"
+    if not session.query(marked, (counter, run)):
         return
 
     def work(control: Control) -> None:
@@ -285,15 +286,14 @@ def undo(
         TrackedCounter: the counter of a reconcile is the row count of a tracked table now.
         StoreError: MySQL failed; chunks taken back so far stay taken back; another call continues.
     """
-    with KeptSession(partial(open_tables, mysql_url), stop).open() as link:
+    opened = partial(open_tables, mysql_url)
+    with KeptSession(opened, stop).open() as link:
         begun, *_ = found = link.run(_begin, sorted({*runs}))
         reached("begun")
         if begun.mode == "reconcile":
             run = begun.id
             marked = link.run(marked_days, begun.counter, run)
-            back = take_corrections_back(
-                partial(open_tables, mysql_url), run, on_progress=on_progress, stop=stop
-            )
+            back = take_corrections_back(opened, run, on_progress=on_progress, stop=stop)
             days = marked if back.cells else set()
         else:
             back = _take_chunks_back(link, found, on_progress, stop, reached)
@@ -324,9 +324,8 @@ def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
         found = [history.run(session, number, lock=True) for number in numbers]
         for run in found:
             _refuse(run)
-        if len(found) > 1 and {(run.counter, run.mode) for run in found} != {
-            (found[0].counter, "add")
-        }:
+        kinds = {(run.counter, run.mode) for run in found}
+        if len(found) > 1 and kinds != {(found[0].counter, "add")}:
             raise BackfillError("only runs of --mode add and one counter can be undone together")
         later = session.query(
             "SELECT DISTINCT c.run FROM backfill_chunk AS c JOIN (SELECT source, MIN(start_at) AS"

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, Self
 
 from countersink.counting import ledger
-from countersink.counting.counters.all_counters import counter_of, names_of, require
+from countersink.counting.counters.all_counters import names_of, require
 from countersink.database.errors import UnknownZone
 from countersink.database.session import Connect
 from countersink.database.sql import day_label
@@ -180,7 +180,7 @@ class Pass:
         self.now, self.catalog = self.mover.run(partial(now_and_catalog, known=known))
 
     def compact(self) -> None:
-        """Compact all that the options select, and add up ledger rows. A stop ends this early."""
+        """Compact all that the options select, and merge ledger rows. A stop ends this early."""
         names, size = self._names(), _GROUP
         start = end = None
         if self._options.counter is not None:
@@ -211,7 +211,8 @@ class Pass:
             done += found.counters
             self.done.share = done / len(names)
             self._rest()
-        self._fold()
+        while not self.pace.stopped and self.mover.run(ledger.merge):
+            self._rest()
 
     @contextmanager
     def defer_unknown_zone(self) -> Iterator[None]:
@@ -278,16 +279,6 @@ class Pass:
         if self._options.before is not None:
             return scheme.local_day(label) < self._options.before
         return scheme.ends_at(label) + self._options.grace_s <= self.now
-
-    def _fold(self) -> None:
-        """For each selected counter, add up ledger rows: those of applications' slots that have not
-        changed for an hour are added to the row of slot 0."""
-        for name, label in self.mover.run(ledger.mergeable):
-            after: int | None = -1 if self._options.counter in (None, counter_of(name)) else None
-            while after is not None and not self.pace.stopped:
-                merge = partial(ledger.merge, counter=name, label=label, after=after)
-                after = self.mover.run(merge)
-                self._rest()
 
     def _rest(self) -> None:
         self.pace.rest()

@@ -17,17 +17,15 @@ from countersink.counting.apply.guards import CounterDefaults, bump, exclusive, 
 from countersink.counting.errors import TrackedCounter, UnknownCounter
 from countersink.database.errors import Conflict
 from countersink.database.session import Session
-from countersink.database.sql import marks, parts
+from countersink.database.sql import LABEL, labels_where, marks, parts
 from countersink.runtime.limits import is_name
 
 NAMES_PER_QUERY: Final = 10_000
 """Maximum number of names per query."""
-_NAMED: Final = (("counter_ledger FORCE INDEX (PRIMARY)", "counter"), ("counter", "name"))
-"""Each table that has names of counters, and its column with the name, which is indexed."""
+_NAMED: Final = (("counter_ledger", "counter", ""), ("counter", "name", " AND created IS NOT NULL"))
+"""Each table that has names of counters, its column with the name, which is indexed, and a further
+condition: a deleted counter keeps a row with its time zone in ``counter``."""
 _COUNTERS_PER_QUERY: Final = 500
-_MADE: Final = {"counter": " AND created IS NOT NULL"}
-"""A further condition for one of these tables: a deleted counter keeps a row with its time zone
-there."""
 _STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
 """The form of a breakdown's name: the name of its counter, and a number."""
 
@@ -95,9 +93,9 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
         beyond = f"{{}} {'<' if reverse else '>'} %s" if after else "%s = ''"
         each = [
             f"(SELECT {name} AS counter FROM {table} WHERE {beyond.format(name)}"
-            f"{_MADE.get(table, '')} GROUP BY {name} ORDER BY {name} {order}"
+            f"{more} GROUP BY {name} ORDER BY {name} {order}"
             f" LIMIT {NAMES_PER_QUERY})"
-            for table, name in _NAMED
+            for table, name, more in _NAMED
         ]
         found = session.query(
             f"SELECT counter FROM ({' UNION '.join(each)}) AS named"
@@ -117,9 +115,8 @@ def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
     known: set[str] = set()
     for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
         each = [
-            f"SELECT {name} FROM {table} WHERE {name} IN ({marks(part)}){_MADE.get(table, '')}"
-            f" GROUP BY {name}"
-            for table, name in _NAMED
+            f"SELECT {name} FROM {table} WHERE {name} IN ({marks(part)}){more} GROUP BY {name}"
+            for table, name, more in _NAMED
         ]
         found = session.query(" UNION ".join(each), [*part] * len(each))
         known.update(name for (name,) in found)
@@ -213,6 +210,19 @@ def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
             ):
                 found[name] = int(amount)
     return found
+
+
+def labels_with_rows(session: Session, counter: str, labels: Iterable[int]) -> set[int]:
+    """Return the labels of those buckets that have rows in ``counter_slot``, of the buckets with
+    the given labels. All rows of these are read: call it for buckets that may have none.
+    """
+    query = (
+        f"SELECT {LABEL} FROM counter_slot FORCE INDEX (PRIMARY)"
+        " WHERE counter = %s AND {} GROUP BY bucket, width"
+    )
+    conditions = map(labels_where, parts([*labels], _COUNTERS_PER_QUERY))
+    found = (session.query(query.format(where), (counter, *args)) for where, args in conditions)
+    return {int(label) for rows in found for (label,) in rows}
 
 
 def refuse_tracked(session: Session, counter: str) -> None:

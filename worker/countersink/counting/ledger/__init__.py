@@ -7,7 +7,8 @@ Every transaction that adds, deletes or moves rows of a counter posts the change
 adds the sum of the amounts, and a checksum, to the ledger. (Triggers of tracked tables post
 nothing.) So in any snapshot, the ledger's sum of a bucket equals the sum of the bucket's rows, if
 the counter belongs to no tracked table. Readers take the sum over all keys from the ledger, which
-has one row where ``counter_slot`` has one for each key.
+has one row where ``counter_slot`` has one for each key. Which buckets have rows, ``counter_slot``
+tells: the ledger may still have rows, whose sum is 0, of a bucket without any.
 
 Checksums can be added up, in Python and in SQL. The ledger's column ``checksum`` is the sum of
 ``amount * square of the key's CRC-32``, modulo a prime. To compare a counter with the ledger, both
@@ -20,20 +21,22 @@ because one can search for keys with the same weight. Rows of the amount 0 add n
 
 Each connection of an application posts to its own rows, so that transactions never wait for each
 other in the ledger. A scheduled job merges these rows, so that their number stays small: it adds
-rows that were not changed for an hour to the row of slot 0. Some servers do not let a transaction
+rows that were not changed for an hour to the row of slot 0. What deletes or moves the last rows of
+a bucket deletes its rows of the ledger, too. Some servers do not let a transaction
 change rows that others changed after its snapshot (MariaDB with ``innodb_snapshot_isolation``).
-There, a transaction that began before the merge fails, and can be run again.
+There, a transaction that began before fails if it needs a merged row, and can be run again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from zlib import crc32
 
+from countersink.counting.counters.all_counters import labels_with_rows
 from countersink.database.app_connection import AppConnection, execute, private_slot
 from countersink.database.session import Session
 from countersink.database.sql import (
@@ -44,7 +47,6 @@ from countersink.database.sql import (
     Dialect,
     label_of,
     label_text,
-    label_time,
     labels_where,
     parts,
     width_number,
@@ -100,11 +102,8 @@ NO_BUCKET: Final = label_of(datetime(1000, 1, 1), 0)  # noqa: DTZ001 (naive, as 
 """Label for what is posted to no bucket: the first DATETIME, with the width 0. Over all slots its
 sum is 0. It marks a counter as counted whose buckets are gone."""
 _ROWS_PER_STATEMENT: Final = 500
-_DELETED_PER_STATEMENT: Final = 250
-
-
-ROWS_PER_MERGE: Final = 100
-"""Number of rows of a bucket that one transaction merges."""
+ROWS_PER_MERGE: Final = 500
+"""Number of rows that one transaction merges, at most."""
 _UNCHANGED: Final = "posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
 """SQL condition for the rows to merge: hardly any open transaction is idle for an hour."""
 
@@ -209,9 +208,8 @@ def _upserts(
 
 
 def subtract(session: Session, sums: BucketSums) -> None:
-    """Subtract sums from the ledger's rows of slot 0, and delete the ledger's rows of those of
-    their buckets that add up to nothing. Call this last in a transaction: it locks more than its
-    own rows.
+    """Subtract the sums of deleted rows from the ledger, in slot 0. If a bucket has no rows left,
+    delete its rows of the ledger instead. Call this last in a transaction: it locks rows of others.
 
     Args:
         session: in the transaction that deletes the rows of the counters.
@@ -220,43 +218,71 @@ def subtract(session: Session, sums: BucketSums) -> None:
     Raises:
         StoreError: a statement failed.
     """
-    post(session, COMPACTED, -sums)
+    rest = BucketSums()
     for counter, found in groupby(sums, itemgetter(0)):
-        for some in parts([label for _, label, *_ in found], KEYS_PER_STATEMENT):
-            _delete_empty(session, counter, some)
+        for some in parts([*found], KEYS_PER_STATEMENT):
+            gone = _delete_emptied(session, counter, {label: both for _, label, *both in some})
+            for _, label, amount, checksum in some:
+                if (amount or checksum) and label not in gone:
+                    rest.add(counter, label, -amount, -checksum)
+    post(session, COMPACTED, rest)
 
 
-def _delete_empty(session: Session, counter: str, labels: Sequence[int]) -> None:
-    """Delete the ledger's rows of those buckets whose rows add up to nothing, except rows that
-    others have locked. What backfills had posted to them is posted to no bucket.
+def _delete_emptied(session: Session, counter: str, sums: dict[int, list[int]]) -> set[int]:
+    """Delete the ledger's rows of those buckets whose last rows are being deleted, and return their
+    labels. What backfills had posted to them is posted to no bucket.
+
+    A bucket stays if a row of it in the ledger is locked, or was posted by an application less than
+    an hour ago: the next transaction of that connection may add to it.
+
+    Args:
+        session: in the transaction that deletes the rows of the counters.
+        counter: the counter's name.
+        sums: by bucket's label, amount and checksum of the deleted rows.
     """
-    where, args = labels_where(labels)
+    where, args = labels_where(sums)
+    rows = "FROM counter_ledger FORCE INDEX (PRIMARY) WHERE counter = %s AND"
+    # First without locks, so that writers wait for rows of emptied buckets only.
     found = session.query(
-        f"SELECT {LABEL}, slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
-        f" WHERE counter = %s AND {where} ORDER BY bucket, width, slot FOR UPDATE SKIP LOCKED",
+        f"SELECT {LABEL}, SUM(amount), SUM(checksum) {rows} {where} GROUP BY bucket, width",
         (counter, *args),
     )
-    empty: list[tuple[int, ...]] = []
-    for _, rows in groupby((tuple(map(int, row)) for row in found), itemgetter(0)):
-        of_bucket = [*rows]
-        if not sum(row[2] for row in of_bucket) and not sum(row[3] for row in of_bucket) % MODULUS:
-            empty += of_bucket
-    for some in parts(empty, _DELETED_PER_STATEMENT):
-        # Each row by its primary key: no other row is read, or waited for.
-        each = " OR ".join(
-            ["(counter = %s AND bucket = %s AND width = %s AND slot = %s)"] * len(some)
-        )
-        session.execute(
-            f"DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY) WHERE {each}",
-            [
-                value
-                for label, slot, *_ in some
-                for value in (counter, label_time(label), width_number(label), slot)
-            ],
-        )
-    if empty:
-        moved = sum(amount for _, slot, amount, _ in empty if slot in BACKFILL_SLOTS)
+    emptied = {label for label, *both in found if sums[label] == [both[0], both[1] % MODULUS]}
+    emptied -= labels_with_rows(session, counter, emptied)
+    if not emptied:
+        return emptied
+    where, args = labels_where(emptied)
+    found = session.query(
+        f"SELECT {LABEL}, slot, amount, checksum, posted_at IS NULL OR {_UNCHANGED} {rows} {where}"
+        " ORDER BY bucket, width, slot FOR UPDATE SKIP LOCKED",
+        (counter, *args),
+    )
+    gone: list[tuple[Any, ...]] = []
+    for label, group in groupby(found, itemgetter(0)):
+        of_bucket = [*group]
+        both = [sum(row[2] for row in of_bucket), sum(row[3] for row in of_bucket) % MODULUS]
+        if sums[label] == both and all(row[4] for row in of_bucket):
+            gone += of_bucket
+    _delete(session, [(counter, label, slot) for label, slot, *_ in gone])
+    if gone:
+        moved = sum(int(amount) for _, slot, amount, *_ in gone if slot in BACKFILL_SLOTS)
         post_transfer(session, counter, moved)
+    return {row[0] for row in gone}
+
+
+def _delete(session: Session, rows: Iterable[tuple[str, int, int]]) -> None:
+    """Delete rows of the ledger that the session has locked, given as (counter, bucket's label,
+    slot). Only these rows are read, so the session waits for no others."""
+    labels_of: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for counter, label, slot in rows:
+        labels_of[counter, slot].append(label)
+    for (counter, slot), labels in sorted(labels_of.items()):
+        where, args = labels_where(labels)
+        session.execute(
+            "DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY)"
+            f" WHERE counter = %s AND {where} AND slot = %s",
+            (counter, *args, slot),
+        )
 
 
 def post_transfer(session: Session, counter: str, amount: int) -> None:
@@ -269,55 +295,27 @@ def post_transfer(session: Session, counter: str, amount: int) -> None:
         post(session, slot, sums)
 
 
-def mergeable(session: Session) -> list[tuple[str, int]]:
-    """Return the buckets, as (counter, label), for which :func:`merge` has work: those with ledger
-    rows of applications' connections that were not changed for an hour."""
-    found = session.query(
-        f"SELECT DISTINCT counter, {LABEL} FROM counter_ledger WHERE {_UNCHANGED}"
-    )
-    return sorted((name, int(label)) for name, label in found)
-
-
-def merge(session: Session, counter: str, label: int, after: int) -> int | None:
-    """Add ledger rows of applications' connections to the row of slot 0, and delete them, for one
-    bucket. A call takes the next :data:`ROWS_PER_MERGE` rows, at most, that were not changed for an
-    hour, in one transaction. Rows that others have locked are skipped. Call it again until it
-    returns None; then the bucket's rows are gone, too, if they add up to nothing.
-
-    Args:
-        session: outside a transaction.
-        counter: the counter's name.
-        label: the bucket's label.
-        after: the result of the previous call; in the first call, a slot below those of
-            applications' connections.
+def merge(session: Session) -> int:
+    """Add ledger rows of applications' connections that were not changed for an hour to the rows of
+    slot 0, in one transaction, and delete them; also the rows of slot 0 of buckets without rows.
+    Rows that others have locked are skipped. The session is outside a transaction.
 
     Returns:
-        The last slot whose row was merged; None if no row was left to merge (rows that others
-            have locked may be left).
+        The number of merged rows, at most :data:`ROWS_PER_MERGE`. 0 if no more are left.
     """
-    where = f"counter = %s AND bucket = %s AND width = {width_number(label):d}"
-    args = counter, label_time(label)
     # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     with session.transaction():
         found = session.query(
-            "SELECT slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
-            f" WHERE {where} AND slot > %s AND {_UNCHANGED}"
-            f" ORDER BY slot LIMIT {ROWS_PER_MERGE:d} FOR UPDATE SKIP LOCKED",
-            (*args, after),
+            f"SELECT counter, {LABEL}, slot, amount, checksum FROM counter_ledger"
+            f" FORCE INDEX (by_posted_at) WHERE {_UNCHANGED} ORDER BY posted_at"
+            f" LIMIT {ROWS_PER_MERGE:d} FOR UPDATE SKIP LOCKED"
         )
-        if not found:
-            _delete_empty(session, counter, [label])
-            return None
-        slots, amounts, checksums = zip(*found, strict=True)
-        for slot in slots:
-            # One by one: for a list the server may read, and wait for, all rows of the bucket.
-            session.execute(
-                "DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY)"
-                f" WHERE {where} AND slot = %s",
-                (*args, slot),
-            )
-        sums = BucketSums()
-        sums.add(counter, label, sum(map(int, amounts)), sum(map(int, checksums)))
-        post(session, COMPACTED, sums)
-    return int(slots[-1])
+        merged, buckets = BucketSums(), BucketSums()
+        for counter, label, _, amount, checksum in found:
+            merged.add(counter, label, int(amount), int(checksum))
+            buckets.add(counter, label, 0, 0)
+        _delete(session, [row[:3] for row in found])
+        post(session, COMPACTED, merged)
+        subtract(session, buckets)
+    return len(found)

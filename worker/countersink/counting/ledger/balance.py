@@ -22,11 +22,11 @@ from countersink.database.session import Session
 from countersink.database.sql import BACKFILL_SLOTS, marks
 from countersink.runtime.texts import plural
 
-_ORDER: Final = {
-    "counter_slot": "counter, bucket, counter_key, width, slot",
-    "counter_ledger": "counter, bucket, width, slot",
+_TABLES: Final = {
+    "counter_slot": ("counter, bucket, counter_key, width, slot", CHECKSUM),
+    "counter_ledger": ("counter, bucket, width, slot", LEDGER_CHECKSUM),
 }
-_CHECKSUMS: Final = {"counter_slot": CHECKSUM, "counter_ledger": LEDGER_CHECKSUM}
+"""The primary key of each table, and the SQL for the checksum of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
     where, args = between(after, None)
     ends = [
         name
-        for table, order in _ORDER.items()
+        for table, (order, _) in _TABLES.items()
         for (name,) in session.query(
             f"SELECT counter FROM {table} FORCE INDEX (PRIMARY) WHERE {where}"
             f" ORDER BY {order} LIMIT 1 OFFSET {rows - 1:d}",
@@ -89,16 +89,15 @@ def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tupl
         args: the values of the condition.
     """
     found: defaultdict[str, dict[str, Side]] = defaultdict(dict)
-    for table, checksum in _CHECKSUMS.items():
+    for table, (_, checksum) in _TABLES.items():
         for name, rows, amount, total in session.query(
             f"SELECT counter, COUNT(*), SUM(amount), {checksum}"
             f" FROM {table} FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter",
             args,
         ):
             found[name][table] = Side(int(rows), int(amount), int(total) % MODULUS)
-    held, posted = _CHECKSUMS
     return {
-        name: (sides.get(held, Side()), sides.get(posted, Side()))
+        name: (sides.get("counter_slot", Side()), sides.get("counter_ledger", Side()))
         for name, sides in sorted(found.items())
     }
 

@@ -39,7 +39,7 @@ from countersink.counting.totals.series import (
     series,
 )
 from countersink.counting.totals.snapshot import SIZE, Snapshot
-from countersink.counting.totals.sums import Scope, bucket_labels, keyed
+from countersink.counting.totals.sums import Scope, by_label, keyed
 from countersink.counting.totals.views import View, intersected
 from countersink.database.sql import parts
 from countersink.runtime.limits import key_bytes, text_bytes
@@ -346,12 +346,12 @@ class _Rows:
             self._note_told_from(begins)
             if part is not None:
                 scope = Scope.of(counted, part.start, part.end)
-                labels = bucket_labels(snapshot, scope)
+                labels = sorted(by_label(snapshot, scope, None))
                 days = sorted(set(map(counted.day, labels)))
                 yield from self._by_place(counted, scope, labels, [(day, day) for day in days])
         else:
             scope = Scope.of(counted, wanted.start, wanted.end)
-            labels = bucket_labels(snapshot, scope)
+            labels = sorted(by_label(snapshot, scope, None))
             months = sorted({month_of(counted.day(label)) for label in labels})
             places = [(month, month_ends(month)) for month in months]
             yield from self._by_place(counted, scope, labels, places)

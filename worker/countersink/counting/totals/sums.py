@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
+from countersink.counting.counters.all_counters import labels_with_rows
 from countersink.counting.totals.selection import (
     ANY,
     ChosenKeys,
@@ -211,10 +212,16 @@ def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
-    """Return the sums of the selected keys by bucket's label, pending amounts included."""
+    """Return the sums of the selected keys by bucket's label, pending amounts included. Buckets
+    without rows of these keys are left out."""
     found: dict[int, int] = {}
     for label, amount in sums(snapshot, scope, keys, BUCKETS):
         found[int(label)] = found.get(int(label), 0) + int(amount)
+    if keys is None:
+        # The ledger may still have rows of a bucket whose rows were deleted.
+        zeros = {label for label, amount in found.items() if not amount}
+        for label in zeros - labels_with_rows(snapshot.session, scope.counter, zeros):
+            del found[label]
     for label, _, amount in _added(snapshot, scope, keys):
         found[label] = found.get(label, 0) + amount
     return found
@@ -288,19 +295,6 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
     rows = f"counter_slot FORCE INDEX ({match.indexes}) WHERE counter = %s{where}{matching}"
     select = f"SELECT counter_key, SUM(amount) AS total FROM {rows} GROUP BY counter_key"
     return select, (scope.counter, *args, *matched)
-
-
-def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
-    """Return the labels of the buckets of a scope that have rows, in order."""
-    if scope.ranges is not None and not scope.ranges:
-        return []
-    where, args = condition(scope.ranges)
-    rows = snapshot.session.query(
-        f"SELECT {LABEL} FROM {_table(snapshot, scope.counter)} FORCE INDEX (PRIMARY)"
-        f" WHERE counter = %s{where} AND width > 0 GROUP BY bucket, width ORDER BY bucket, width",
-        (scope.counter, *args),
-    )
-    return [int(found) for (found,) in rows]
 
 
 def _table(snapshot: Snapshot, counter: str) -> str:
