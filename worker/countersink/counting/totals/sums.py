@@ -217,7 +217,7 @@ def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
     found: dict[int, int] = {}
     for label, amount in sums(snapshot, scope, keys, BUCKETS):
         found[int(label)] = found.get(int(label), 0) + int(amount)
-    if keys is None:
+    if chosen_keys(keys) == ANY:
         # The ledger may still have rows of a bucket whose rows were deleted.
         zeros = {label for label, amount in found.items() if not amount}
         for label in zeros - labels_with_rows(snapshot.session, scope.counter, zeros):
