@@ -40,8 +40,7 @@ def test_more_keys_than_fit_one_query(session: Session, totals: Totals, applier:
 
 
 def test_many_counters(session: Session, totals: Totals) -> None:
-    for number in range(450):
-        plant(session, (f"c{number}", "2026-11-21", "", 1, number))
+    plant(session, *((f"c{number}", "2026-11-21", "", 1, number) for number in range(450)))
     assert totals.counters() == {f"c{number}": number for number in range(450)}
     day = date(2026, 11, 20)
     assert set(totals.counters(end=day).values()) == {0}
