@@ -220,7 +220,7 @@ def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
     if chosen_keys(keys) == ANY:
         # The ledger may still have rows of a bucket whose rows were deleted.
         zeros = {label for label, amount in found.items() if not amount}
-        for label in zeros - labels_with_rows(snapshot.session, scope.counter, zeros):
+        for label in zeros and zeros - labels_with_rows(snapshot.session, scope.counter, zeros):
             del found[label]
     for label, _, amount in _added(snapshot, scope, keys):
         found[label] = found.get(label, 0) + amount
