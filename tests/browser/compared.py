@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from tests.support.ledger import post_planted
 from tests.support.oracle import Oracle
 from tests.web.serving import Web
 
@@ -61,7 +62,7 @@ def fill(web: Web) -> None:
             "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
             " VALUES ('old', '2024-12-01', 'a', 5, 0, 310)"
         )
-        oracle.post_planted()
+        post_planted(oracle)
         oracle.rows(
             "INSERT INTO counter (name, rolled_month, created) VALUES ('old', '2025-01-01', NOW())"
         )

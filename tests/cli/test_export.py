@@ -15,6 +15,7 @@ from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.store import Store
 from tests.cli.command import Result, Servers, one_sentence
+from tests.support.ledger import post_planted
 from tests.support.oracle import Oracle
 from tests.support.roll_up import roll_up
 
@@ -116,7 +117,7 @@ def test_ndjson_keeps_keys_as_they_are(servers: Servers) -> None:
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
             " VALUES ('views', '2026-11-18', UNHEX('FF'), 1, 1)"
         )
-        oracle.post_planted()
+        post_planted(oracle)
     done = servers.call("export", "views", "--format", "ndjson")
     found = [json.loads(line) for line in done.out.splitlines()]
     assert [row["key"] for row in found] == ["\x1b[31m", "=1+1", "ü\n", "\udcff"]
@@ -145,7 +146,7 @@ def test_parquet_says_which_total_it_cannot_hold(servers: Servers, tmp_path: Pat
             " VALUES ('views', '2026-11-18', '/', 2, 9223372036854775807),"
             " ('views', '2026-11-18', '/', 3, 9223372036854775807)"
         )
-        oracle.post_planted()
+        post_planted(oracle)
     file = tmp_path / "views.parquet"
     done = servers.call("export", "views", "--format", "parquet", "--output", str(file))
     assert "64 bits" in one_sentence(done, 2)
@@ -179,7 +180,7 @@ def test_days_in_months_are_told(servers: Servers) -> None:
             "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
             " VALUES ('views', '2026-10-01', '/a', 5, 0, 5)"
         )
-        oracle.post_planted()
+        post_planted(oracle)
     done = filled.call("export", "views")
     assert lines(done)[1:] == BY_KEY_AND_DAY[2:]
     assert "days before 2026-11-01 are rolled up" in done.err

@@ -22,6 +22,7 @@ from countersink.store import Store
 from tests.support.asking import exported
 from tests.support.entries import entry, keys, rows
 from tests.support.examples import examples
+from tests.support.ledger import post_planted
 from tests.support.oracle import Oracle
 
 LOOKALIKES = [
@@ -100,7 +101,7 @@ def counted(mysql_url: str) -> Iterator[Store]:
                 "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES"
                 f" ('views', '2026-10-18', UNHEX('{key_bytes(key).hex()}'), 1, {number})"
             )
-        oracle.post_planted()
+        post_planted(oracle)
     with Store(mysql_url) as store:
         yield store
 

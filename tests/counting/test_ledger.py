@@ -181,7 +181,7 @@ def test_a_bucket_whose_amounts_add_up_to_nothing_stays_in_the_ledger(session: S
 def test_a_deletion_waits_for_no_row_of_the_ledger(
     mysql_url: str, store: Store, session: Session
 ) -> None:
-    """What an open transaction has posted stays, until the bucket is empty once more."""
+    """Rows that an open transaction has posted stay, until the bucket is empty once more."""
     with open_app(mysql_url) as app, open_app(mysql_url) as open_one:
         store.increment(app, "views", "/b", 1, at=NOON)
         store.increment(app, "views", "/a", 5, at=NOON)

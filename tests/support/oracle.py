@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
-from tests.support.ledger import post_planted
 from tests.support.traffic import Cell
 
 SLOTS = """
@@ -54,10 +53,6 @@ class Oracle:
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """All rows of a query."""
         return self.query(sql)
-
-    def post_planted(self) -> None:
-        """Post the rows that a test has planted, as if they had been counted."""
-        post_planted(self)
 
     def query(self, sql: str, args: tuple[object, ...] = (), /) -> list[tuple[Any, ...]]:
         """As a session's."""

@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from countersink.web.endpoints import totals
+from tests.support.ledger import post_planted
 from tests.support.oracle import Oracle
 from tests.web.serving import Web
 
@@ -71,7 +72,7 @@ def test_no_two_keys_have_the_same_labels(filled: Web) -> None:
             " ('odd', '2026-11-21', x'ff', 1, 3), ('odd', '2026-11-21', x'5c786666', 1, 2),"
             " ('odd', '2026-11-21', x'c3bcff', 1, 1)"
         )
-        oracle.post_planted()
+        post_planted(oracle)
     answer = requests.get(f"{filled.url}{PATH}?counter=odd&top=9", timeout=20)
     (family, _) = parsed(answer.text)
     assert [(sample.labels, sample.value) for sample in family.samples] == [

@@ -17,6 +17,7 @@ from countersink.runtime.texts import iso
 from countersink.stream.connection import command
 from countersink.stream.names import stream_key
 from countersink.web.endpoints import totals as routes
+from tests.support.ledger import post_planted
 from tests.support.oracle import Oracle
 from tests.support.roll_up import roll_up
 from tests.web.serving import Web
@@ -126,7 +127,7 @@ def test_keys_that_are_no_utf_8_are_shown_as_they_are(changing: Web) -> None:
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
             " VALUES ('views', '2026-10-18', UNHEX('2FFFFE'), 1, 9)"
         )
-        oracle.post_planted()
+        post_planted(oracle)
     assert rows(changing, f"{VIEWS}/top", n=1) == [{"key": "/\udcff\udcfe", "total": 9}]
     answer = get(changing, f"{VIEWS}/top", n=1, format="csv")
     assert answer.content == b"key,total\r\n/\xff\xfe,9\r\n"

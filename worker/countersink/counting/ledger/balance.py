@@ -31,7 +31,7 @@ _TABLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison, either of ``counter_slot`` or of the ledger: the number of a
+    """Side of a comparison, that of ``counter_slot`` or that of the ledger: the number of a
     counter's rows, the sum of their amounts, and their checksum.
     """
 

@@ -329,7 +329,7 @@ class _Group:
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
     """Return the shape of each of these counters by name, also of unknown ones."""
     found = {}
-    for name, known, table, declared, *columns in session.query(
+    for name, known, tracked, declared, *columns in session.query(
         "SELECT name, created IS NOT NULL"
         " OR EXISTS (SELECT 1 FROM counter_ledger WHERE counter = name),"
         " EXISTS (SELECT 1 FROM tracked_table WHERE counter = name),"
@@ -337,7 +337,8 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
         names,
     ):
         dimensions = tuple(declared.split(",")) if declared else ()
-        found[name] = Shape(bool(known or table), scheme_of(name, columns), dimensions, bool(table))
+        scheme = scheme_of(name, columns)
+        found[name] = Shape(bool(known or tracked), scheme, dimensions, bool(tracked))
     others = [name for name in names if name and name not in found]
     defaults = read_control(session, lock="").defaults if others else BUILT_IN
     distinct = "SELECT DISTINCT counter FROM counter_ledger FORCE INDEX (PRIMARY) WHERE counter"

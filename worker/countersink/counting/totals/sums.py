@@ -220,8 +220,9 @@ def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
     if chosen_keys(keys) == ANY:
         # The ledger may still have rows of a bucket whose rows were deleted.
         zeros = {label for label, amount in found.items() if not amount}
-        for label in zeros and zeros - labels_with_rows(snapshot.session, scope.counter, zeros):
-            del found[label]
+        if zeros:
+            held = labels_with_rows(snapshot.session, scope.counter, zeros)
+            found = {label: amount for label, amount in found.items() if amount or label in held}
     for label, _, amount in _added(snapshot, scope, keys):
         found[label] = found.get(label, 0) + amount
     return found
