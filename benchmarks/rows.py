@@ -267,8 +267,8 @@ class Floor:
 
 
 TARGETS: Final = (
-    Target("increment", ("bare",), 1.3, cost=True),
-    Target("increment_dimensions", ("increment",), 2, cost=True),
+    Target("increment", ("bare",), 0.8, cost=True),
+    Target("increment_dimensions", ("bare",), 1.6, cost=True),
     Target("increment_with_folding", ("bare",), 1.7, cost=True),
     Target("end_to_end_zipf", ("peer_hincrby",), 10),
     Target("end_to_end_zipf", ("peer_folded_dict",), 1.4),
