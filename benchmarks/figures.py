@@ -33,6 +33,12 @@ SENTENCES: Final = (
     ("README.md", "count {end_to_end_zipf} increments per second of 5,000 keys"),
     ("README.md", "and {end_to_end_distinct} where every key is another one"),
     ("README.md", "one RQ job per event reaches {peer_rq} ("),
+    ("README.md", "upserted each second reaches {peer_folded_dict}, sent"),
+    ("README.md", "through a stream {peer_folded_stream}; countersink adds"),
+    (
+        "README.md",
+        "that dictionary {kills_folded_dict.lost} of {kills_folded_dict.sent} increments",
+    ),
     ("docs/sequences.md", "{sequence_one_mariadb} values a second for one caller"),
     ("docs/sequences.md", "and {sequence_eight_mariadb} for eight with MariaDB"),
     ("docs/sequences.md", "{sequence_one_mysql} and {sequence_eight_mysql} with MySQL"),
