@@ -174,7 +174,7 @@ def test_no_chunk_has_too_many_lines_if_far_shorter_ones_than_before_follow(
     logs: Logs, text: str
 ) -> None:
     """Rejected lines, and sampled ones as often as they occur, would take much memory."""
-    lines, short = 10 * CHUNK, 200 * CHUNK
+    lines, short = 10 * CHUNK, 60 * CHUNK
     long = long_log(2 * lines).replace(b" - - [", b" - " + b"u" * 2000 + b" [")
     middle = long.index(b"\n", len(long) // 2) + 1
     some = b"-" * 19 + b"\n"

@@ -27,6 +27,10 @@ _TABLES = """
 """
 
 
+class Crash(Exception):
+    """The process is gone."""
+
+
 def _schema(session: Session) -> dict[str, str]:
     """Every table and view as the server would create it."""
     found = {}
@@ -70,24 +74,35 @@ def test_a_crash_after_any_statement_is_made_good(
     empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings.parse(empty_mysql_url)
-    (schema,) = migrations()
-    wanted: dict[str, str] = {}
-    with connect(settings, database=False) as server:
-        for done in range(len(schema.statements) + 1):
-            server.execute(f"DROP DATABASE IF EXISTS {settings.database}")
-            server.execute(f"CREATE DATABASE {settings.database}")
-            with connect(settings) as session:
-                for statement in schema.statements[:done]:
-                    session.execute(statement)
-                assert migrate(empty_mysql_url, resolution="hour") == ALL
-                require_schema(session)
-                wanted = wanted or _schema(session)
-                assert _schema(session) == wanted, done
-                control = session.query("SELECT id, pruned_before, resolution FROM control")
-                assert control == [(1, 0, "hour")]
-                assert migrate(empty_mysql_url, resolution="minute") == []  # they are not new
-                assert control == session.query("SELECT id, pruned_before, resolution FROM control")
+    migrate(empty_mysql_url)
+    with connect(settings) as session:
+        wanted = _schema(session)
     assert len(wanted) == 31
+    with connect(settings, database=False) as server:
+        server.execute(f"DROP DATABASE {settings.database}")
+        server.execute(f"CREATE DATABASE {settings.database}")
+    (schema,) = migrations()
+    run, left = module._run, list(schema.statements)
+
+    def crash_after(session: Session, statement: str) -> None:
+        run(session, statement)
+        if statement == left[0]:
+            raise Crash
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(module, "_run", crash_after)
+        while left:  # each goes on with what the ones before have left
+            with pytest.raises(Crash):
+                migrate(empty_mysql_url, resolution="day")
+            left.pop(0)
+    assert migrate(empty_mysql_url, resolution="hour") == ALL
+    with connect(settings) as session:
+        require_schema(session)
+        assert _schema(session) == wanted
+        control = session.query("SELECT id, pruned_before, resolution FROM control")
+        assert control == [(1, 0, "hour")]
+        assert migrate(empty_mysql_url, resolution="minute") == []  # they are not new
+        assert control == session.query("SELECT id, pruned_before, resolution FROM control")
 
 
 def test_a_later_version_is_applied_to_tables_that_have_rows(
