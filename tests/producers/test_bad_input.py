@@ -69,10 +69,17 @@ BAD: dict[str, tuple[Any, Any, tuple[Call, ...]]] = {
         *(datetime(2026, 1, 1), "2026-01-01"),  # noqa: DTZ001
         (
             lambda p, bad: p.increment("warm", at=bad),
+            lambda p, bad: p.increment("warm", "", 1, bad),
             lambda p, bad: p.increment_many("warm", {"a": 1}, at=bad),
         ),
     ),
-    "an id": ("", 7, (lambda p, bad: p.increment("warm", id=bad),)),
+    "an id": (
+        *("", 7),
+        (
+            lambda p, bad: p.increment("warm", id=bad),
+            lambda p, bad: p.increment("warm", "", 1, None, bad),
+        ),
+    ),
 }
 
 

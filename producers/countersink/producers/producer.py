@@ -149,8 +149,8 @@ class Producer(Recorded, Closable):
             RuntimeError: ``close()`` was called. From the flush at exit on, increments are dropped.
         """
         # The usual call: an increment by 1, now. `is`: small ints are singletons, and True is not
-        # 1. `at` and `id` are not keyword-only, because CPython calls a function that has such
-        # parameters more slowly: the usual call would take a seventh longer.
+        # 1. Here and in seen() `at` and `id` are not keyword-only, because CPython calls a function
+        # that has such parameters more slowly: the usual call would take a seventh longer.
         try:
             if amount is _ONE and at is None and id is None:
                 if type(key) is str:
@@ -270,7 +270,6 @@ class Producer(Recorded, Closable):
         counter: str,
         key: str | Mapping[str, str],
         member: str | bytes,
-        *,
         at: datetime | None = None,
     ) -> None:
         """Count one sighting of ``member``, for example of a visitor, under ``key`` of ``counter``.
@@ -295,7 +294,7 @@ class Producer(Recorded, Closable):
             if at is None and len(member) <= LARGE_MEMBER:
                 small = type(member) is bytes or (type(member) is str and member.isascii())
                 if small and type(key) is str:
-                    if len(key) <= MAX_KEY_BYTES and key.isascii():
+                    if key.isascii() and len(key) <= MAX_KEY_BYTES:
                         self._fast_seen[counter]((key, member))
                         return
                 elif small and type(key) is dict:
