@@ -13,7 +13,6 @@ from countersink.database.errors import SchemaMismatch
 from countersink.database.migrate import migrate, migrations, split_statements
 from countersink.database.session import Session
 from countersink.database.sessions import VERSION, require_schema, schema_version
-from countersink.database.url import Settings
 from countersink.store import Store
 from countersink.store.verify import open_session
 from tests.support.entries import entry, rows, together
@@ -71,16 +70,12 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
 
 
 def test_a_crash_after_any_statement_is_made_good(
-    empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    session: Session, empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings.parse(empty_mysql_url)
-    migrate(empty_mysql_url)
-    with connect(settings) as session:
-        wanted = _schema(session)
+    wanted = _schema(session)
     assert len(wanted) == 31
-    with connect(settings, database=False) as server:
-        server.execute(f"DROP DATABASE {settings.database}")
-        server.execute(f"CREATE DATABASE {settings.database}")
+    # With the server's character set and collation, which its tables do not take over.
+    session.execute(f"CREATE DATABASE {empty_mysql_url.rpartition('/')[2]}")
     (schema,) = migrations()
     run, left = module._run, list(schema.statements)
 
@@ -96,13 +91,13 @@ def test_a_crash_after_any_statement_is_made_good(
                 migrate(empty_mysql_url, resolution="day")
             left.pop(0)
     assert migrate(empty_mysql_url, resolution="hour") == ALL
-    with connect(settings) as session:
-        require_schema(session)
-        assert _schema(session) == wanted
-        control = session.query("SELECT id, pruned_before, resolution FROM control")
+    with connect(empty_mysql_url) as made:
+        require_schema(made)
+        assert _schema(made) == wanted
+        control = made.query("SELECT id, pruned_before, resolution FROM control")
         assert control == [(1, 0, "hour")]
         assert migrate(empty_mysql_url, resolution="minute") == []  # they are not new
-        assert control == session.query("SELECT id, pruned_before, resolution FROM control")
+        assert control == made.query("SELECT id, pruned_before, resolution FROM control")
 
 
 def test_a_later_version_is_applied_to_tables_that_have_rows(
